@@ -1,0 +1,1 @@
+"""pi0.5 in flax nnx: vision tower, two Gemma experts, flow-matching sampler."""

@@ -1,0 +1,1 @@
+"""Simulator client: seeded episodes against a policy server, with traces and results."""

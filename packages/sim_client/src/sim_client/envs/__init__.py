@@ -1,0 +1,1 @@
+"""Simulator adapters behind one small interface."""
