@@ -62,7 +62,7 @@ def test_cutting_an_action_copies_it():
 def test_a_state_that_does_not_fit_the_layout_is_refused(edit):
     parts = state_parts()
     edit(parts)
-    with pytest.raises(SimError, match="sim_client/robots.py"):
+    with pytest.raises(SimError, match=r"sim_client/robots\.py"):
         join_state(parts, PANDA_OMRON_STATE)
 
 

@@ -3,8 +3,8 @@ import random
 
 import numpy as np
 import pytest
-from golden_data import golden_roots
 
+from golden_data import golden_roots
 from sim_client.errors import ConfigError
 from sim_client.seeding import episode_noise, seed_globals
 
