@@ -6,7 +6,7 @@ not depend on the process, on the episodes before it, or on when and how often i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, UInt8
@@ -32,6 +32,7 @@ class StepResult:
     terminated: bool  # the simulator ended the episode by itself; the step limit is the caller's
 
 
+@runtime_checkable
 class SimEnv(Protocol):
     """One task in one simulator, ready for one episode after another."""
 

@@ -1,0 +1,92 @@
+"""The command line of an evaluation."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from sim_client.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyArgs:
+    """What is expected of the server."""
+
+    arm: str | None = None
+    """Refuse a server that serves another arm; by default any arm is evaluated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunArgs:
+    """One evaluation. Every flag also exists with the lab's prefix, e.g. --args.num_trials."""
+
+    policy: PolicyArgs = dataclasses.field(default_factory=PolicyArgs)
+    demo: bool = False
+    """Serve the embedded demo arm and evaluate it; needs no other input and no running server."""
+    host: str = "127.0.0.1"
+    """Host of the policy server."""
+    port: int = 8000
+    """Port of the policy server."""
+    sim: Literal["robosuite"] = "robosuite"
+    """Simulator."""
+    env_names: tuple[str, ...] = ("Lift",)
+    """Tasks to evaluate, one after the other."""
+    num_trials: int = 200
+    """Episodes per task."""
+    env_seed_offset: int = 0
+    """First episode id; episode ids are env_seed_offset .. env_seed_offset + num_trials - 1."""
+    action_seed: int = 42
+    """Base of the seeds of the policy's noise."""
+    replan_steps: int = 5
+    """Actions played of each chunk before the policy is asked again."""
+    log_dir: Path | None = None
+    """Folder of the run; by default eval/results/<sim>-<arm>-<time>."""
+    resume: bool = False
+    """Continue the run in --args.log-dir: finished episodes are kept, errored ones run again."""
+    max_steps: int | None = None
+    """Steps after which an episode ends as a timeout; by default the task's own number. Another
+    number is another protocol: it needs --args.allow-deviation."""
+    video: bool = True
+    """Write a video of every episode."""
+    trace: Literal["digests", "full"] = "digests"
+    """full: traces hold the physics state of every step, not only its digest."""
+    allow_deviation: bool = False
+    """Evaluate with another protocol than the arm's and mark every result as deviating."""
+    allow_nondeterministic: bool = False
+    """Evaluate a server that does not promise equal bits and mark every result."""
+    connect_timeout_s: float = 60.0
+    """How long to wait for the server, seconds."""
+    query_timeout_s: float = 900.0
+    """How long one answer may take, seconds."""
+    start_episode_idx: Annotated[int | None, tyro.conf.arg(name="start_episode_idx")] = None
+    """Does nothing; use --args.env_seed_offset."""
+
+    def check(self) -> None:
+        """Refuse numbers that no evaluation can have, with ConfigError."""
+        for name, value, least in (
+            ("num-trials", self.num_trials, 1),
+            ("env-seed-offset", self.env_seed_offset, 0),
+            ("replan-steps", self.replan_steps, 1),
+            ("max-steps", self.max_steps if self.max_steps is not None else 1, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"--args.{name} is {value}, expected at least {least}")
+        if self.max_steps is not None and not self.allow_deviation:
+            raise ConfigError(
+                "--args.max-steps is not the benchmark's protocol; add --args.allow-deviation to "
+                "mark every result as deviating, or leave it out"
+            )
+        if self.resume and self.log_dir is None:
+            raise ConfigError(
+                "--args.resume needs --args.log-dir, the folder of the run to continue"
+            )
+        if len(set(self.env_names)) != len(self.env_names):
+            raise ConfigError(f"--args.env-names {' '.join(self.env_names)} names a task twice")
+
+
+def without_prefix(argv: Sequence[str]) -> list[str]:
+    """Drop the lab's `args.` prefix from flags: --args.host and --host are the same flag."""
+    return [re.sub(r"^--args\.", "--", word) for word in argv]

@@ -1,0 +1,58 @@
+"""The simulators that --args.sim can name, and what is known of each before one is built."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from sim_client.envs.base import SimEnv
+from sim_client.envs.robosuite import RobosuiteEnv
+from sim_client.envs.robosuite_tasks import find_task
+from sim_client.robots import Layout
+
+
+@runtime_checkable
+class MakeEnv(Protocol):
+    """Builds the environment of one task."""
+
+    def __call__(self, task: str, *, camera_size: int, max_steps: int | None) -> SimEnv:
+        """Build it; `max_steps` None takes the task's own number."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Sim:
+    """One simulator, as the contract with a server sees it.
+
+    Attributes:
+        name: As --args.sim takes it.
+        robot: The robot whose layouts it uses.
+        state_layout: Parts of the state, in order.
+        action_layout: Parts of an action, in order.
+        image_keys: Request keys of the cameras.
+        check_task: Raises ConfigError, with the nearest names, for a task it does not have.
+        make: Builds a task's environment.
+    """
+
+    name: str
+    robot: str
+    state_layout: Layout
+    action_layout: Layout
+    image_keys: tuple[str, ...]
+    check_task: Callable[[str], object]
+    make: MakeEnv
+
+
+SIMS = {
+    sim.name: sim
+    for sim in (
+        Sim(
+            name=RobosuiteEnv.sim_name,
+            robot=RobosuiteEnv.robot,
+            state_layout=RobosuiteEnv.state_layout,
+            action_layout=RobosuiteEnv.action_layout,
+            image_keys=RobosuiteEnv.image_keys,
+            check_task=find_task,
+            make=RobosuiteEnv,
+        ),
+    )
+}
