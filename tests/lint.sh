@@ -8,5 +8,6 @@ cd "$ROOT"
 bin=.venv-lint/bin
 $bin/ruff check
 $bin/ruff format --check
-$bin/basedpyright --pythonpath .venv-server/bin/python packages/policy_server tests/policy_server
-$bin/basedpyright --pythonpath .venv-client/bin/python packages/sim_client tests/sim_client tests/contract tests/e2e
+$bin/basedpyright --pythonpath .venv-server/bin/python packages/policy_server tests/policy_server tools/demo_tokenizer.py
+$bin/basedpyright --pythonpath .venv-client/bin/python packages/sim_client tests/sim_client tests/contract tests/e2e \
+  tools/demo_norm_stats.py
