@@ -1,8 +1,8 @@
 """Computes the demo arms' norm stats from seeded random motion of the robot in Lift.
 
-Until the demo's policy is trained there are no demonstrations whose statistics could be taken; these are
-the statistics of states and actions that the same robot really had. The same command gives the same file
-(for the same simulator versions).
+Until the demo's policy is trained there are no demonstrations whose statistics could be taken; these
+are the statistics of states and actions that the same robot really had. The same command gives the
+same file (for the same simulator versions).
 
     ./eval.sh --help                                    makes .venv-client
     MUJOCO_GL=egl PYOPENGL_PLATFORM=egl \
@@ -57,7 +57,7 @@ def collect() -> tuple[Float[np.ndarray, "n 16"], Float[np.ndarray, "m 12"]]:
 
 
 def field_stats(rows: Float[np.ndarray, "n d"]) -> dict[str, list[float]]:
-    """Mean, standard deviation and the 1st and 99th percentile, padded to WIDTH as the fork pads."""
+    """Mean, standard deviation, 1st and 99th percentile, padded to WIDTH as the fork pads."""
     pad = [0.0] * (WIDTH - rows.shape[1])
     return {
         "mean": rows.mean(axis=0).tolist() + pad,

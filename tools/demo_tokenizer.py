@@ -1,8 +1,8 @@
 """Trains the demo arms' tokenizer: a small stand-in for PaliGemma's, for these arms only.
 
-PaliGemma's own file is not ours to ship, and the demo's model has a small vocabulary. The settings are
-PaliGemma's where they matter to a prompt: pad 0, eos 1, bos 2, unk 3, digits split, bytes as a fallback,
-no space put in front. The same command gives the same file.
+PaliGemma's own file is not ours to ship, and the demo's model has a small vocabulary. The settings
+are PaliGemma's where they matter to a prompt: pad 0, eos 1, bos 2, unk 3, digits split, bytes as a
+fallback, no space put in front. The same command gives the same file.
 
     .venv-server/bin/python tools/demo_tokenizer.py norm_stats/demo/tokenizer.model
 """
