@@ -1,6 +1,6 @@
 """Computes the demo arms' norm stats from seeded random motion of the robot in Lift.
 
-Until the demo's policy is trained there are no demonstrations whose statistics could be taken; these
+Until the policy is trained there are no demonstrations whose statistics could be taken; these
 are the statistics of states and actions that the same robot really had. The same command gives the
 same file (for the same simulator versions).
 
