@@ -36,10 +36,10 @@ class FieldStats:
         q99: 99th percentile; None if the file has no quantiles.
     """
 
-    mean: Float64[np.ndarray, " d"]
-    std: Float64[np.ndarray, " d"]
-    q01: Float64[np.ndarray, " d"] | None = None
-    q99: Float64[np.ndarray, " d"] | None = None
+    mean: Float64[np.ndarray, " _"]  # one width; the check below says it better than jaxtyping
+    std: Float64[np.ndarray, " _"]
+    q01: Float64[np.ndarray, " _"] | None = None
+    q99: Float64[np.ndarray, " _"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be the statistics of one signal."""
