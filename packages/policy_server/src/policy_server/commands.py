@@ -1,0 +1,98 @@
+"""The commands themselves; importing this module imports JAX, so its flags must be set before."""
+
+import dataclasses
+import logging
+import math
+import sys
+
+from policy_server.checkpoint_write import init_checkpoint
+from policy_server.checkpoints import digest, leaf_shapes, restore
+from policy_server.config import CheckpointInit, CheckpointInspect, Serve
+from policy_server.determinism import Determinism
+from policy_server.errors import CheckpointError
+from policy_server.metadata import make_metadata
+from policy_server.model.config import PI05, TINY
+from policy_server.plan import ServePlan
+from policy_server.policy import (
+    check_digest,
+    load_policy,
+    open_request_path,
+    read_model_config,
+    warm_up,
+)
+from policy_server.protocol import NoiseSpec
+from policy_server.server import PolicyServer, bind, serve_until_signal
+
+logger = logging.getLogger(__name__)
+
+MODEL_CONFIGS = {"tiny": TINY, "pi05": PI05}
+
+
+def run_serve(command: Serve, plan: ServePlan, determinism: Determinism) -> None:
+    """Load, warm up, open the port and serve until SIGTERM or SIGINT."""
+    listener = bind(command.host, command.port)
+    arm = plan.arm
+    loaded = load_policy(plan, command.policy.weights)
+    if not warm_up(loaded):
+        determinism = dataclasses.replace(
+            determinism, deterministic=False, why="two equal requests at the start differed in bits"
+        )
+    noise = NoiseSpec(
+        shape=(arm.action_horizon, arm.action_dim),
+        required=command.policy.require_noise,
+        seed=command.policy.seed,
+    )
+    metadata = make_metadata(plan, loaded, determinism=determinism, noise=noise)
+    logger.info(
+        "arm %s: checkpoint %s, norm stats %s (%s), tokenizer %s, on %s%s%s",
+        arm.name,
+        loaded.checkpoint_digest,
+        loaded.request_path.stats.sha256,
+        arm.norm_mode,
+        loaded.request_path.tokenizer.sha256,
+        loaded.device_kind,
+        "" if determinism.deterministic else f"; not deterministic: {determinism.why}",
+        "".join(f"; deviates: {deviation}" for deviation in plan.deviations),
+    )
+    server = PolicyServer(loaded.policy.infer, metadata, noise)
+    serve_until_signal(server, listener)
+
+
+def run_check(plan: ServePlan) -> None:
+    """Refuse what a start would refuse; weights are read only where a pin needs them."""
+    request_path = open_request_path(plan)
+    read_model_config(plan, request_path.tokenizer)
+    if plan.arm.checkpoint_digest:
+        check_digest(plan, restore(plan.checkpoint_dir))
+    _say(f"arm {plan.arm.name} can be served from {plan.checkpoint_dir}")
+
+
+def run_checkpoint_init(command: CheckpointInit) -> None:
+    """Write random weights and print their digest.
+
+    Raises:
+        CheckpointError: The directory holds something already.
+    """
+    if command.out.is_file() or (command.out.is_dir() and any(command.out.iterdir())):
+        raise CheckpointError(
+            f"--out {command.out} exists and is not empty; choose another directory or remove it."
+        )
+    if command.seed < 0:
+        raise CheckpointError(f"--seed {command.seed} is negative; give 0 or more.")
+    init_checkpoint(MODEL_CONFIGS[command.config], command.out, command.seed, command.dtype)
+    _say(f"{command.out} digest {digest(restore(command.out))}")
+
+
+def run_checkpoint_inspect(command: CheckpointInspect) -> None:
+    """Print every leaf, the number of parameters and the digest."""
+    leaves = leaf_shapes(command.dir)
+    for path, leaf in sorted(leaves.items()):
+        _say(f"{path} {leaf.dtype} {'x'.join(map(str, leaf.shape))}")
+    _say(
+        f"{len(leaves)} leaves, {sum(math.prod(leaf.shape) for leaf in leaves.values())} parameters"
+    )
+    _say(f"digest {digest(restore(command.dir))}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")

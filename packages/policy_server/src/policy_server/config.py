@@ -1,0 +1,126 @@
+"""The command line: what each policy-server command can be told, as frozen dataclasses."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from policy_server.norm_stats import NormMode
+
+REPOSITORY = Path(__file__).resolve().parents[4]  # packages/policy_server/src/policy_server
+CHECKPOINTS_ROOT_VARIABLE = "PI05_CHECKPOINTS"
+
+
+def _default_checkpoints_root() -> Path:
+    return Path(os.environ.get(CHECKPOINTS_ROOT_VARIABLE) or REPOSITORY / "checkpoints")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyOptions:
+    """Which policy is served, and from which files."""
+
+    arm: str
+    """Name of a row of the table of arms."""
+    arms_file: Path = REPOSITORY / "norm_stats" / "arms.toml"
+    """The table of arms."""
+    dir: Path | None = None
+    """Checkpoint directory, instead of the one that the arm names."""
+    checkpoints_root: Path = dataclasses.field(default_factory=_default_checkpoints_root)
+    """Where the checkpoints that arms name are; $PI05_CHECKPOINTS sets the default."""
+    tokenizer: Path | None = None
+    """PaliGemma's SentencePiece model."""
+    weights: Literal["f32", "bf16"] | None = None
+    """How the rounded weights are stored: f32 on a CPU, bf16 on a GPU unless told; same actions."""
+    require_noise: bool = False
+    """Refuse requests without noise; their replies could not be reproduced."""
+    allow_protocol_deviation: bool = False
+    """Serve the arm otherwise than its row says, and mark every reply's metadata so."""
+    norm_stats: Path | None = None
+    """Other norm stats than the arm's; needs --policy.allow-protocol-deviation."""
+    norm_mode: NormMode | None = None
+    """Another normalisation than the arm's; needs --policy.allow-protocol-deviation."""
+    action_horizon: int | None = None
+    """Another horizon than the arm's; needs --policy.allow-protocol-deviation."""
+    seed: int = 0
+    """Seed of the noise that the server draws for requests that bring none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Serve:
+    """Serve one arm on a websocket; the port opens when the server is ready."""
+
+    policy: PolicyOptions
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one and logs it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Say whether `serve` would start, without loading weights or opening a port."""
+
+    policy: PolicyOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInit:
+    """Write a checkpoint with random weights; the same seed gives the same digest."""
+
+    config: Literal["tiny", "pi05"]
+    """Size of the model."""
+    out: Path
+    """Directory to write; it must be empty or not exist."""
+    seed: int
+    """Seed of the weights."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """dtype on disk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInspect:
+    """Print the leaves, the number of parameters and the digest of a checkpoint."""
+
+    dir: tyro.conf.Positional[Path]
+    """Checkpoint directory: the one that holds `params`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Write or look at checkpoints."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[CheckpointInit, tyro.conf.subcommand("init")]
+        | Annotated[CheckpointInspect, tyro.conf.subcommand("inspect")]
+    ]
+
+
+Command = (
+    Annotated[Serve, tyro.conf.subcommand("serve")]
+    | Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Checkpoint, tyro.conf.subcommand("checkpoint")]
+)
+
+
+def parse_command(args: list[str]) -> Serve | Check | CheckpointInit | CheckpointInspect:
+    """Read the command line; without a command it is `serve`.
+
+    Raises:
+        SystemExit: With code 2 for a flag that does not exist, 0 for --help.
+    """
+    if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+        args = ["serve", *args]
+    command = tyro.cli(
+        Command,  # pyright: ignore[reportArgumentType] # a union of annotated classes
+        prog="policy-server",
+        description="Serve pi0.5 checkpoints to simulators.",
+        args=args,
+        config=(
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.OmitSubcommandPrefixes,
+            tyro.conf.DisallowNone,
+        ),
+    )
+    return command.action if isinstance(command, Checkpoint) else command

@@ -1,0 +1,178 @@
+"""Everything a start can refuse before JAX is imported: arm, files, pins, deviations.
+
+The result is a plan: files that exist and belong to the arm, and what deviates from its row.
+"""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+from policy_server.arms import Arm, get_arm, load_arms
+from policy_server.config import CHECKPOINTS_ROOT_VARIABLE, PolicyOptions
+from policy_server.errors import CheckpointError, ConfigError, NormStatsError, TokenizerError
+from policy_server.params_kind import ParamsKind, find_params_kind
+from policy_server.tokenizer import find_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class ServePlan:
+    """What will be served.
+
+    Attributes:
+        arm: The row, with the overrides that the command line asked for and was allowed.
+        checkpoint_dir: The directory that holds `params`.
+        norm_stats_path: The stats file.
+        tokenizer_path: The SentencePiece model.
+        params_kind: Which weights the checkpoint holds, by its directory or else by its pin.
+        deviations: How `arm` differs from its row, each as a few words.
+    """
+
+    arm: Arm
+    checkpoint_dir: Path
+    params_kind: ParamsKind
+    norm_stats_path: Path
+    tokenizer_path: Path
+    deviations: tuple[str, ...]
+
+
+def make_plan(options: PolicyOptions) -> ServePlan:
+    """Find the arm and its files, and refuse what its row does not allow.
+
+    Raises:
+        ConfigError: One sentence that names the flag, the file or the key of the row to change.
+    """
+    if options.seed < 0:
+        raise ConfigError(f"--policy.seed {options.seed} is negative; give 0 or more.")
+    row = get_arm(options.arm, load_arms(options.arms_file), options.arms_file)
+    checkpoint_dir = _find_checkpoint(row, options)
+    stats_path, stats_sha256 = _find_norm_stats(row, options)
+    arm, deviations = _apply_overrides(row, options, stats_sha256)
+    _require_pins(row, options, stats_sha256)
+    return ServePlan(
+        arm=arm,
+        checkpoint_dir=checkpoint_dir,
+        params_kind=_require_params_kind(row, checkpoint_dir),
+        norm_stats_path=stats_path,
+        tokenizer_path=_find_tokenizer(row, options, checkpoint_dir),
+        deviations=deviations,
+    )
+
+
+def _find_checkpoint(row: Arm, options: PolicyOptions) -> Path:
+    """The directory of --policy.dir, else the row's one under the checkpoints' root."""
+    if options.dir is None and not row.checkpoint:
+        raise CheckpointError(
+            f"arm {row.name!r} names no checkpoint; give its directory with --policy.dir."
+        )
+    directory = options.dir or options.checkpoints_root / row.checkpoint
+    if not directory.is_dir():
+        raise CheckpointError(
+            f"the checkpoint directory {directory} of arm {row.name!r} does not exist; give it "
+            "with --policy.dir, or the folder that holds it with --policy.checkpoints-root or "
+            f"${CHECKPOINTS_ROOT_VARIABLE}."
+        )
+    return directory
+
+
+def _find_norm_stats(row: Arm, options: PolicyOptions) -> tuple[Path, str]:
+    """The stats file and its digest; a refused asset stays refused whatever the flags say."""
+    path = options.norm_stats or options.arms_file.parent / row.norm_stats
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NormStatsError(
+            f"the norm stats {path} of arm {row.name!r} cannot be read ({error.strerror}); put the "
+            f"arm's own file there, or change norm_stats in {options.arms_file}."
+        ) from error
+    source = path.parent / "SOURCE.md"
+    origin = source.read_text(errors="replace") if source.is_file() else ""
+    places = (str(path), str(path.resolve()), origin, digest)
+    for asset in row.refused_assets:
+        if any(asset in place for place in places):
+            raise NormStatsError(
+                f"the norm stats {path} are those of {asset!r} (by path, digest or SOURCE.md), "
+                f"which arm {row.name!r} must never be served with; use the arm's own file."
+            )
+    return path, digest
+
+
+def _apply_overrides(
+    row: Arm, options: PolicyOptions, stats_sha256: str
+) -> tuple[Arm, tuple[str, ...]]:
+    """The arm as it will be served, and what differs from its row."""
+    arm, deviations = row, []
+    if options.norm_mode not in (None, row.norm_mode):
+        arm = dataclasses.replace(arm, norm_mode=options.norm_mode)
+        deviations.append(f"norm_mode {options.norm_mode} instead of {row.norm_mode}")
+    if options.action_horizon not in (None, row.action_horizon):
+        try:
+            arm = dataclasses.replace(arm, action_horizon=options.action_horizon)
+        except ConfigError as error:
+            raise ConfigError(f"--policy.action-horizon: {error}.") from error
+        deviations.append(f"action_horizon {arm.action_horizon} instead of {row.action_horizon}")
+    if options.norm_stats is not None:
+        expected = row.norm_stats_sha256 or _digest_or_none(options.arms_file, row)
+        if stats_sha256 != expected:
+            deviations.append(f"norm_stats {stats_sha256} instead of {expected or row.norm_stats}")
+    if deviations and not options.allow_protocol_deviation:
+        raise ConfigError(
+            f"arm {row.name!r} would be served with {'; '.join(deviations)}; drop that flag, or "
+            "mark every result as deviating with --policy.allow-protocol-deviation."
+        )
+    return arm, tuple(deviations)
+
+
+def _digest_or_none(arms_file: Path, row: Arm) -> str | None:
+    path = arms_file.parent / row.norm_stats
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
+    """Refuse an unpinned arm of real weights, and stats that are not the pinned ones."""
+    missing = [key for key in ("norm_stats_sha256", "checkpoint_digest") if not getattr(row, key)]
+    if row.params != "any" and missing:
+        raise ConfigError(
+            f'arm {row.name!r} has params = "{row.params}" and is not served unpinned: fill in '
+            f"{' and '.join(missing)} of [arms.{row.name}] in {options.arms_file} (the stats found "
+            f"have {stats_sha256}; `policy-server checkpoint inspect DIR` prints the digest)."
+        )
+    pinned = row.norm_stats_sha256
+    if options.norm_stats is None and pinned and stats_sha256 != pinned:
+        raise NormStatsError(
+            f"the norm stats {options.arms_file.parent / row.norm_stats} have SHA-256 "
+            f"{stats_sha256}, arm {row.name!r} is pinned to {pinned}; put the pinned file "
+            f"there, or correct norm_stats_sha256 in {options.arms_file}."
+        )
+
+
+def _require_params_kind(row: Arm, checkpoint_dir: Path) -> ParamsKind:
+    """Refuse EMA weights for an arm of raw ones, and the other way round."""
+    kind = find_params_kind(checkpoint_dir)
+    if row.params == "any" or kind == row.params:
+        return kind
+    if kind == "unknown":
+        return row.params  # vouched for by the pin, which `_require_pins` demands
+    remedy = {
+        "raw": "its raw weights lie in train_state and must be extracted into a directory of their "
+        "own (checkpoint extract-raw)",
+        "ema": "it was trained without EMA",
+    }[row.params]
+    raise CheckpointError(
+        f"the checkpoint {checkpoint_dir} holds {kind} weights and arm {row.name!r} is one of "
+        f"{row.params} weights; {remedy}, or give another directory with --policy.dir."
+    )
+
+
+def _find_tokenizer(row: Arm, options: PolicyOptions, checkpoint_dir: Path) -> Path:
+    """The tokenizer of the flag, of the row or of the usual places; its digest is checked."""
+    named = options.tokenizer
+    if named is None and row.tokenizer:
+        named = options.arms_file.parent / row.tokenizer
+    path = find_tokenizer(named, checkpoint_dir)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if row.tokenizer_sha256 and digest != row.tokenizer_sha256:
+        raise TokenizerError(
+            f"the tokenizer {path} has SHA-256 {digest}, arm {row.name!r} is pinned to "
+            f"{row.tokenizer_sha256}; give that file with --policy.tokenizer."
+        )
+    return path

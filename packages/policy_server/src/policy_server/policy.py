@@ -1,0 +1,240 @@
+"""One policy: the request path around the model, as a pure function of a request and its noise."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Integer, UInt8
+
+from policy_server.checkpoints import check_tree, digest, leaf_shapes, restore
+from policy_server.errors import CheckpointError
+from policy_server.images import IMAGE_SIZE
+from policy_server.model.config import PI05, Pi05Config, config_from_shapes
+from policy_server.model.sampler import Sampler, WeightStorage
+from policy_server.norm_stats import load_norm_stats
+from policy_server.plan import ServePlan
+from policy_server.protocol import Inference
+from policy_server.request_path import RequestPath, fit_norm_stats
+from policy_server.robots import ROBOTS, RobotSpec
+from policy_server.tokenizer import Tokenizer
+
+
+class SampleActions(Protocol):
+    """The model: from one request's arrays to a chunk in normalised units."""
+
+    def __call__(
+        self,
+        images: Mapping[str, UInt8[np.ndarray, "size size 3"]],
+        image_masks: Mapping[str, bool],
+        tokens: Integer[np.ndarray, " l"],
+        token_mask: Bool[np.ndarray, " l"],
+        noise: Float[np.ndarray, "h a"],
+    ) -> Float[np.ndarray, "h a"]:
+        """Give the finished chunk, float32."""
+        ...
+
+
+class Policy:
+    """Composes the request path and the model; holds nothing that a query could change."""
+
+    def __init__(self, request_path: RequestPath, sample_actions: SampleActions) -> None:
+        """Keep both parts."""
+        self._request_path = request_path
+        self._sample_actions = sample_actions
+
+    def infer(self, observation: Mapping[str, Any], noise: Float32[np.ndarray, "h a"]) -> Inference:
+        """Answer one request.
+
+        Args:
+            observation: The robot's keys: images, state, prompt. They stay as they were.
+            noise: Start noise of the flow, shape (action_horizon, action_dim).
+
+        Raises:
+            RequestError: The observation is not what the robot's table says.
+        """
+        started = time.perf_counter()
+        model_input = self._request_path.prepare(observation)
+        prepared = time.perf_counter()
+        raw_actions = self._sample_actions(
+            model_input.images,
+            model_input.image_masks,
+            model_input.tokens,
+            model_input.token_mask,
+            noise,
+        )
+        sampled = time.perf_counter()
+        return Inference(
+            actions=self._request_path.finish(raw_actions, model_input),
+            warnings=model_input.warnings,
+            prepare_ms=(prepared - started) * 1000.0,
+            model_ms=(sampled - prepared) * 1000.0,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy on its device, and what is known of it.
+
+    Attributes:
+        policy: Ready to answer.
+        request_path: What decides how requests are read.
+        checkpoint_digest: Identity of the weights on disk.
+        weights: How the rounded weights are stored.
+        platform: Where they are: "cpu" or "gpu".
+        device_kind: The same in the vendor's words.
+    """
+
+    policy: Policy
+    request_path: RequestPath
+    checkpoint_digest: str
+    weights: WeightStorage
+    platform: str
+    device_kind: str
+
+
+def load_policy(plan: ServePlan, weights: WeightStorage | None) -> LoadedPolicy:
+    """Restore the checkpoint of a plan and put it on the device.
+
+    Args:
+        plan: From `make_plan`.
+        weights: How to store the rounded weights; None chooses by device.
+
+    Raises:
+        ConfigError: A file of the plan is damaged, or is not what the arm says.
+    """
+    request_path = open_request_path(plan)
+    config = read_model_config(plan, request_path.tokenizer)
+    params = restore(plan.checkpoint_dir)
+    checkpoint_digest = check_digest(plan, params)
+    device = jax.devices()[0]
+    if weights is None:
+        # XLA's CPU has no bfloat16 products: it would convert all weights at each query
+        store_f32 = device.platform == "cpu" or plan.arm.compute_dtype == "float32"
+        weights = "f32" if store_f32 else "bf16"
+    sampler = Sampler(
+        config,
+        params,
+        compute_dtype=plan.arm.compute_dtype,
+        weights=weights,
+        num_steps=plan.arm.sample_steps,
+        release_params=True,
+    )
+    return LoadedPolicy(
+        policy=Policy(request_path, sampler),
+        request_path=request_path,
+        checkpoint_digest=checkpoint_digest,
+        weights=weights,
+        platform=device.platform,
+        device_kind=device.device_kind,
+    )
+
+
+def open_request_path(plan: ServePlan) -> RequestPath:
+    """Read norm stats and tokenizer.
+
+    Raises:
+        ConfigError: One of them is damaged, or the stats do not fit the arm.
+    """
+    arm, robot = plan.arm, ROBOTS[plan.arm.robot]
+    stats = fit_norm_stats(
+        load_norm_stats(plan.norm_stats_path),
+        robot=robot,
+        norm_mode=arm.norm_mode,
+        state_padding=arm.state_padding,
+        action_dim=arm.action_dim,
+    )
+    return RequestPath(
+        robot=robot,
+        stats=stats,
+        norm_mode=arm.norm_mode,
+        state_padding=arm.state_padding,
+        discrete_state_input=arm.discrete_state_input,
+        action_dim=arm.action_dim,
+        action_horizon=arm.action_horizon,
+        max_token_len=arm.max_token_len,
+        tokenizer=Tokenizer(plan.tokenizer_path),
+    )
+
+
+def read_model_config(plan: ServePlan, tokenizer: Tokenizer) -> Pi05Config:
+    """Read the model's sizes from the checkpoint's tree, without its weights.
+
+    Raises:
+        CheckpointError: The tree is not the arm's model.
+    """
+    arm = plan.arm
+    leaves = leaf_shapes(plan.checkpoint_dir)
+    lengths = {"action_horizon": arm.action_horizon, "max_token_len": arm.max_token_len}
+    if arm.model == "pi05":
+        config = dataclasses.replace(PI05, action_dim=arm.action_dim, **lengths)
+    else:
+        config = config_from_shapes({path: leaf.shape for path, leaf in leaves.items()}, **lengths)
+    check_tree(leaves, config)
+    for what, found, expected in (
+        ("action_dim", config.action_dim, arm.action_dim),
+        ("image size", config.siglip.image_size, IMAGE_SIZE),
+    ):
+        if found != expected:
+            raise CheckpointError(
+                f"the checkpoint {plan.checkpoint_dir} has {what} {found}, arm {arm.name!r} needs "
+                f"{expected}; give another checkpoint with --policy.dir."
+            )
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer {plan.tokenizer_path} has {tokenizer.vocab_size} pieces, the "
+            f"checkpoint {plan.checkpoint_dir} embeds {config.vocab_size}; give its own with "
+            "--policy.tokenizer."
+        )
+    return config
+
+
+def check_digest(plan: ServePlan, params: Mapping[str, Float[np.ndarray, "..."]]) -> str:
+    """Compute the checkpoint's digest and compare it with the arm's pin.
+
+    Raises:
+        CheckpointError: The arm is pinned to other weights.
+    """
+    found, pinned = digest(params), plan.arm.checkpoint_digest
+    if pinned and found != pinned:
+        raise CheckpointError(
+            f"the checkpoint {plan.checkpoint_dir} has digest {found}, arm {plan.arm.name!r} is "
+            f"pinned to {pinned}; give the pinned one with --policy.dir, or correct "
+            "checkpoint_digest in the table of arms."
+        )
+    return found
+
+
+def warm_up(loaded: LoadedPolicy) -> bool:
+    """Compile everything by answering a made-up request twice.
+
+    Returns:
+        Whether both answers had the same bits.
+
+    Raises:
+        CheckpointError: The actions are not finite.
+    """
+    path = loaded.request_path
+    noise = np.zeros((path.action_horizon, path.action_dim), np.float32)
+    first, second = (
+        loaded.policy.infer(blank_observation(path.robot), noise).actions for _ in range(2)
+    )
+    if not np.isfinite(first).all():
+        raise CheckpointError(
+            "the checkpoint gives actions that are not finite; its weights or norm stats are "
+            "damaged, so give others with --policy.dir or in the table of arms."
+        )
+    return first.tobytes() == second.tobytes()
+
+
+def blank_observation(robot: RobotSpec) -> dict[str, Any]:
+    """A request of black images, a state of zeros and a short prompt."""
+    shape = (3, IMAGE_SIZE, IMAGE_SIZE) if robot.channels_first else (IMAGE_SIZE, IMAGE_SIZE, 3)
+    images = {camera.key: np.zeros(shape, np.uint8) for camera in robot.cameras}
+    states = {
+        state.key: np.zeros(sum(width for _, width in state.layout)) for state in robot.state_inputs
+    }
+    nested = images if robot.images_key is None else {robot.images_key: images}
+    return {**nested, **states, "prompt": "warm up"}
