@@ -33,7 +33,8 @@ def test_the_users_backend_is_kept_although_egl_works():
 
 def test_without_software_gl_the_message_is_the_command_to_type():
     with pytest.raises(
-        ConfigError, match=r"apt-get install -y --no-install-recommends libegl1 libgl1-mesa-dri"
+        ConfigError,
+        match=r"apt-get install -y --no-install-recommends libegl1 libgl1-mesa-dri libopengl0",
     ):
         choose_backend({}, only())
 

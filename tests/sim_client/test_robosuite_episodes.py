@@ -192,3 +192,34 @@ def test_closing_twice_is_fine_and_max_steps_and_size_can_be_chosen():
     assert small.video_frame().shape == (64, 64, 3)
     small.close()
     small.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (RuntimeError("must be an integer between 0 and 0 (inclusive), got 3"), "got 3.*osmesa"),
+        (AttributeError("'NoneType' object has no attribute 'glGetError'"), "apt-get install"),
+    ],
+    ids=["no such device", "no library"],
+)
+def test_gl_that_cannot_be_set_up_is_named_with_its_remedy(monkeypatch, failure, hint):
+    import robosuite
+
+    def fail(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(robosuite, "make", fail)
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    with pytest.raises(ConfigError, match=hint):
+        RobosuiteEnv()
+
+
+def test_a_mistake_of_our_own_while_building_is_not_blamed_on_gl(monkeypatch):
+    import robosuite
+
+    def fail(*_, **__):
+        raise AttributeError("ours")
+
+    monkeypatch.setattr(robosuite, "make", fail)
+    with pytest.raises(AttributeError, match="ours"):
+        RobosuiteEnv()

@@ -1,4 +1,5 @@
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,14 +165,29 @@ def test_a_reset_that_leaves_the_old_gl_context_alive_is_refused(monkeypatch):
         leaky.close()
 
 
-@pytest.mark.usefixtures("no_collection")
-def test_images_that_a_garbage_collection_changes_are_refused(env):
+def stray_simulation() -> Any:
+    """Another simulation, whose GL context is now the current one and dies with it."""
     from robosuite.utils.binding_utils import MjRenderContextOffscreen, MjSim
 
+    sim = MjSim.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
+    MjRenderContextOffscreen(sim, device_id=-1)
+    return sim
+
+
+def test_another_simulation_of_the_process_does_not_show_in_the_images(env):
     env.reset(0)
-    stray = MjSim.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
-    MjRenderContextOffscreen(stray, device_id=-1)
-    del stray
+    alone = env.video_frame()
+    other = stray_simulation()
+    env._cameras.forget()
+    np.testing.assert_array_equal(env.video_frame(), alone)
+    other._render_context_offscreen.gl_ctx.make_current()
+    other.free()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_images_that_a_garbage_collection_changes_are_refused(env):
+    env.reset(0)
+    stray_simulation()
     with pytest.raises(SimError, match="changed after a garbage collection"):
         env._cameras.check_survives_collection("robot0_agentview_left")
     env.reset(0)  # with a new context, for the tests that follow

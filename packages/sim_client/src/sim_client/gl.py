@@ -15,17 +15,19 @@ from sim_client.errors import ConfigError
 
 HEADLESS_BACKENDS = ("egl", "osmesa")
 PROBE_TIMEOUT_S = 60.0
-# The fewest Debian and Ubuntu packages with which each draws on a bare system.
-APT_PACKAGES = {"egl": ("libegl1", "libgl1-mesa-dri"), "osmesa": ("libosmesa6",)}
+# The fewest Debian and Ubuntu packages with which each draws on a bare system. PyOpenGL's EGL looks
+# for libOpenGL (libopengl0) or libGL and fails obscurely without either.
+APT_PACKAGES = {"egl": ("libegl1", "libgl1-mesa-dri", "libopengl0"), "osmesa": ("libosmesa6",)}
 _PROBE = (
     "import mujoco\n"
     "model = mujoco.MjModel.from_xml_string("
     "'<mujoco><worldbody><light/><geom size=\"1\"/></worldbody></mujoco>')\n"
-    "with mujoco.Renderer(model, 16, 16) as renderer:\n"
-    "    data = mujoco.MjData(model)\n"
-    "    mujoco.mj_forward(model, data)\n"
-    "    renderer.update_scene(data)\n"
-    "    assert renderer.render().any()\n"
+    "renderer = mujoco.Renderer(model, 16, 16)\n"  # no context manager in LIBERO's MuJoCo 2.3.7
+    "data = mujoco.MjData(model)\n"
+    "mujoco.mj_forward(model, data)\n"
+    "renderer.update_scene(data)\n"
+    "assert renderer.render().any()\n"
+    "del renderer\n"
 )
 
 

@@ -7,7 +7,9 @@ context inside the reset; the default one leaves that to the garbage collector, 
 textures of the new context (robosuite issues 719 and 779).
 """
 
+import ctypes
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -21,7 +23,7 @@ from sim_client.envs.robosuite_cameras import Cameras, add_agentview_cameras
 from sim_client.envs.robosuite_setup import load_robosuite
 from sim_client.envs.robosuite_tasks import find_task
 from sim_client.errors import ConfigError, SimError
-from sim_client.gl import backend_in_use
+from sim_client.gl import backend_in_use, choose_backend
 from sim_client.robots import (
     PANDA_OMRON_ACTION,
     PANDA_OMRON_STATE,
@@ -80,7 +82,8 @@ class RobosuiteEnv:
         self._task = find_task(task)
         self.task = task
         self.max_steps = self._task.max_steps if max_steps is None else max_steps
-        robosuite = load_robosuite()
+        with _gl_setup_as_config_error():
+            robosuite = load_robosuite()
         self._failures = _failure_types()
         self._closed = False
         self._rendering_checked = False
@@ -262,9 +265,15 @@ class RobosuiteEnv:
 
 @contextmanager
 def _gl_setup_as_config_error() -> Iterator[None]:
-    """Robosuite reports a GL device it cannot open with these two built-in exceptions."""
+    """Name the cause of what robosuite and PyOpenGL say with built-in exceptions.
+
+    The first two are a missing library, the others a GL device that cannot be opened.
+    """
     try:
         yield
+    except (AttributeError, ctypes.ArgumentError):
+        choose_backend(os.environ)
+        raise
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             f"OpenGL could not be set up ({error}); check MUJOCO_EGL_DEVICE_ID and "
