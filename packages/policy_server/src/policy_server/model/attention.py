@@ -6,6 +6,7 @@ and _apply_rope (15a9616).
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from policy_server.model.numerics import einsum
@@ -42,8 +43,8 @@ def apply_rope(x: Float[Array, "b t n h"], positions: Int[Array, "b t"]) -> Floa
     The pairs are (i, i + h/2), not neighbours; the result has the dtype of `x`.
     """
     head_dim = x.shape[-1]
-    exponents = (2.0 / head_dim) * jnp.arange(head_dim // 2, dtype=jnp.float32)
-    wavelengths = ROPE_MAX_WAVELENGTH**exponents
+    exponents = np.arange(0, head_dim, 2) / head_dim
+    wavelengths = jnp.asarray((ROPE_MAX_WAVELENGTH**exponents).astype(np.float32))
     angles = (*positions.shape, head_dim // 2)
     # Without the barrier XLA multiplies by the reciprocals: 1e-5 off at positions near 1000.
     wavelengths = jax.lax.optimization_barrier(jnp.broadcast_to(wavelengths, angles))

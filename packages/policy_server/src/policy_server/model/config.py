@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from policy_server.errors import CheckpointError
 
-IMAGE_KEYS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+IMAGE_KEYS: tuple[str, ...] = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 """The three camera slots, in the order of their tokens in the prefix."""
 
 _IMG = "PaliGemma/img"

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from policy_server.model.attention import attention_mask, token_positions
 from policy_server.model.config import IMAGE_KEYS, Pi05Config
-from policy_server.model.flow import embed_time
 from policy_server.model.gemma import Gemma, KeyValues
 from policy_server.model.layers import Dense
 from policy_server.model.numerics import Numerics
@@ -35,6 +34,7 @@ class Prefix(NamedTuple):
 
     tokens: Float[Array, "b s d"]
     valid: Bool[Array, "b s"]
+    starts_block: Bool[Array, " s"]
     positions: Int[Array, "b s"]
     mask: Bool[Array, "b s s"]
 
@@ -43,7 +43,6 @@ class Suffix(NamedTuple):
     """The embedded chunk at one flow time, and what the action expert needs to read it."""
 
     tokens: Float[Array, "b h d"]
-    time_embedding: Float[Array, "b d"]
     condition: Float[Array, "b d"]
     positions: Int[Array, "b h"]
     mask: Bool[Array, "b h sh"]
@@ -79,12 +78,13 @@ class Pi05(nnx.Module):
         ]
         prompt = self.PaliGemma.llm.embed(observation.tokens)
         valid = jnp.concatenate([*present, observation.token_mask], axis=1)
-        one_block = jnp.zeros(valid.shape[1], bool)
+        starts_block = jnp.zeros(valid.shape[1], bool)  # bidirectional throughout
         return Prefix(
             tokens=jnp.concatenate([*images, prompt], axis=1),
             valid=valid,
+            starts_block=starts_block,
             positions=token_positions(valid),
-            mask=attention_mask(valid, one_block),
+            mask=attention_mask(valid, starts_block),
         )
 
     def encode_prefix(self, prefix: Prefix) -> tuple[Float[Array, "b s d"], KeyValues]:
@@ -94,7 +94,7 @@ class Pi05(nnx.Module):
     def embed_suffix(
         self,
         x_t: Float[Array, "b h a"],
-        time: Float[Array, ""],
+        time_embedding: Float[Array, " d"],
         prefix_valid: Bool[Array, "b s"],
     ) -> Suffix:
         """Embed a chunk and the flow time, in float32.
@@ -103,14 +103,12 @@ class Pi05(nnx.Module):
         positions go on after the number of those, not after the length of the prefix.
         """
         batch, horizon, _ = x_t.shape
-        times = jnp.broadcast_to(time, (batch,))
-        time_embedding = embed_time(times, self.time_mlp_in.bias[...].shape[0])
-        hidden = jax.nn.silu(self.time_mlp_in(time_embedding, "float32"))
+        times = jnp.broadcast_to(time_embedding, (batch, time_embedding.shape[0]))
+        hidden = jax.nn.silu(self.time_mlp_in(times, "float32"))
         seen = jnp.repeat(prefix_valid[:, None, :], horizon, axis=1)
         offset = jnp.sum(prefix_valid, axis=1)[:, None]
         return Suffix(
             tokens=self.action_in_proj(x_t, "float32"),
-            time_embedding=time_embedding,
             condition=jax.nn.silu(self.time_mlp_out(hidden, "float32")),
             positions=offset + jnp.arange(horizon)[None, :],
             mask=jnp.concatenate([seen, jnp.ones((batch, horizon, horizon), bool)], axis=2),

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Integer, UInt8
 
 from policy_server.errors import ConfigError
 from policy_server.model.config import IMAGE_KEYS, Pi05Config
-from policy_server.model.flow import Trajectory, integrate
+from policy_server.model.flow import Trajectory, integrate, make_schedule
+from policy_server.model.gemma import KeyValues
 from policy_server.model.numerics import DTypeName, Numerics
 from policy_server.model.pi05 import Observation, Pi05, bind, param_shapes
 
@@ -145,12 +146,25 @@ def sample(
     """Encode the prefix once, then integrate the flow; a batch of any size."""
     prefix = model.embed_prefix(observation)
     _, cache = model.encode_prefix(prefix)
+    return denoise(model, prefix.valid, cache, noise, num_steps)
 
-    def velocity(x_t: Float[Array, "b h a"], time: Float[Array, ""]) -> Float[Array, "b h a"]:
-        suffix = model.embed_suffix(x_t, time, prefix.valid)
+
+def denoise(
+    model: Pi05,
+    prefix_valid: Bool[Array, "b s"],
+    cache: KeyValues,
+    noise: Float[Array, "b h a"],
+    num_steps: int,
+) -> Trajectory:
+    """Integrate the flow after an encoded prefix."""
+
+    def velocity(
+        x_t: Float[Array, "b h a"], time_embedding: Float[Array, " d"]
+    ) -> Float[Array, "b h a"]:
+        suffix = model.embed_suffix(x_t, time_embedding, prefix_valid)
         return model.project_velocity(model.decode_suffix(suffix, cache))
 
-    return integrate(velocity, noise, num_steps)
+    return integrate(velocity, noise, make_schedule(num_steps, model.config.expert.width))
 
 
 def pixel_values(images: UInt8[Array, "*shape"]) -> Float[Array, "*shape"]:
