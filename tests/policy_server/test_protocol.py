@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from policy_serving import pack
 
 from golden_data import golden_roots
 from policy_server.errors import RequestError
@@ -22,7 +23,6 @@ from policy_server.protocol import (
     make_reply,
     noise_sha256,
 )
-from policy_serving import pack
 
 SPEC = NoiseSpec(shape=(4, 3), required=False, seed=7)
 NOISE = np.arange(12, dtype=np.float32).reshape(4, 3) / 10

@@ -7,7 +7,8 @@ import sys
 from policy_server.config import Check, CheckpointInit, CheckpointInspect, Serve, parse_command
 from policy_server.determinism import apply_determinism
 from policy_server.errors import PolicyServerError
-from policy_server.plan import make_plan
+from policy_server.plan import check_init, make_plan
+from policy_server.server import bind
 
 EXIT_IMPOSSIBLE = 2  # the request itself was impossible
 EXIT_INTERRUPTED = 130  # as a shell reports SIGINT
@@ -36,12 +37,15 @@ def run(command: Serve | Check | CheckpointInit | CheckpointInspect) -> None:
     """
     determinism = apply_determinism(os.environ)
     plan = make_plan(command.policy) if isinstance(command, Serve | Check) else None
+    listener = bind(command.host, command.port) if isinstance(command, Serve) else None
+    if isinstance(command, CheckpointInit):
+        check_init(command)
 
     from policy_server import commands  # imports JAX, which reads the flags above only once
 
     match command:
-        case Serve() if plan is not None:
-            commands.run_serve(command, plan, determinism)
+        case Serve() if plan is not None and listener is not None:
+            commands.run_serve(command, plan, listener, determinism=determinism)
         case Check() if plan is not None:
             commands.run_check(plan)
         case CheckpointInit():

@@ -3,13 +3,13 @@
 import dataclasses
 import logging
 import math
+import socket
 import sys
 
 from policy_server.checkpoint_write import init_checkpoint
 from policy_server.checkpoints import digest, leaf_shapes, restore
 from policy_server.config import CheckpointInit, CheckpointInspect, Serve
 from policy_server.determinism import Determinism
-from policy_server.errors import CheckpointError
 from policy_server.metadata import make_metadata
 from policy_server.model.config import PI05, TINY
 from policy_server.plan import ServePlan
@@ -21,16 +21,24 @@ from policy_server.policy import (
     warm_up,
 )
 from policy_server.protocol import NoiseSpec
-from policy_server.server import PolicyServer, bind, serve_until_signal
+from policy_server.server import PolicyServer, serve_until_signal
 
 logger = logging.getLogger(__name__)
 
 MODEL_CONFIGS = {"tiny": TINY, "pi05": PI05}
 
 
-def run_serve(command: Serve, plan: ServePlan, determinism: Determinism) -> None:
-    """Load, warm up, open the port and serve until SIGTERM or SIGINT."""
-    listener = bind(command.host, command.port)
+def run_serve(
+    command: Serve, plan: ServePlan, listener: socket.socket, *, determinism: Determinism
+) -> None:
+    """Load, warm up, open the port and serve until SIGTERM or SIGINT.
+
+    Args:
+        command: The command line.
+        plan: What it asks for.
+        listener: The bound socket; it starts to listen when a query can be answered.
+        determinism: What the flags of this process promise.
+    """
     arm = plan.arm
     loaded = load_policy(plan, command.policy.weights)
     if not warm_up(loaded):
@@ -68,17 +76,7 @@ def run_check(plan: ServePlan) -> None:
 
 
 def run_checkpoint_init(command: CheckpointInit) -> None:
-    """Write random weights and print their digest.
-
-    Raises:
-        CheckpointError: The directory holds something already.
-    """
-    if command.out.is_file() or (command.out.is_dir() and any(command.out.iterdir())):
-        raise CheckpointError(
-            f"--out {command.out} exists and is not empty; choose another directory or remove it."
-        )
-    if command.seed < 0:
-        raise CheckpointError(f"--seed {command.seed} is negative; give 0 or more.")
+    """Write random weights and print their digest."""
     init_checkpoint(MODEL_CONFIGS[command.config], command.out, command.seed, command.dtype)
     _say(f"{command.out} digest {digest(restore(command.out))}")
 

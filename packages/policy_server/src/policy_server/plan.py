@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from policy_server.arms import Arm, get_arm, load_arms
-from policy_server.config import CHECKPOINTS_ROOT_VARIABLE, PolicyOptions
+from policy_server.config import CHECKPOINTS_ROOT_VARIABLE, CheckpointInit, PolicyOptions
 from policy_server.errors import CheckpointError, ConfigError, NormStatsError, TokenizerError
 from policy_server.params_kind import ParamsKind, find_params_kind
 from policy_server.tokenizer import find_tokenizer
@@ -56,6 +56,21 @@ def make_plan(options: PolicyOptions) -> ServePlan:
         tokenizer_path=_find_tokenizer(row, options, checkpoint_dir),
         deviations=deviations,
     )
+
+
+def check_init(command: CheckpointInit) -> None:
+    """Refuse to write a checkpoint over anything.
+
+    Raises:
+        CheckpointError: The directory holds something already, or the seed is negative.
+    """
+    out = command.out
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise CheckpointError(
+            f"--out {out} exists and is not empty; choose another directory or remove it."
+        )
+    if command.seed < 0:
+        raise CheckpointError(f"--seed {command.seed} is negative; give 0 or more.")
 
 
 def _find_checkpoint(row: Arm, options: PolicyOptions) -> Path:

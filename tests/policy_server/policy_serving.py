@@ -11,8 +11,8 @@ import numpy as np
 from openpi_client import msgpack_numpy
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
-from policy_server.protocol import Inference, NoiseSpec  # noqa: TID251 - server tests only
-from policy_server.server import PolicyServer, bind  # noqa: TID251
+from policy_server.protocol import Inference, NoiseSpec
+from policy_server.server import PolicyServer, bind
 
 JOIN_TIMEOUT_S = 30  # only a hanging server reaches it
 
