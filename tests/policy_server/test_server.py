@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import logging
 import re
+import socket
 import threading
 import urllib.error
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 import websockets.sync.client
 from openpi_client import msgpack_numpy
+from policy_serving import get, pack, serving, stock_client
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 
 from golden_data import golden_roots
 from policy_server.errors import ConfigError, RequestError
 from policy_server.protocol import MAX_REQUEST_BYTES, Inference, NoiseSpec
 from policy_server.server import PolicyServer, bind
-from policy_serving import get, pack, serving, stock_client
 
 SPEC = NoiseSpec(shape=(4, 3), required=False, seed=7)
 METADATA = {"protocol": {"name": "test", "version": 1}, "arm": "mine"}
@@ -238,6 +239,20 @@ def test_each_connection_logs_its_queries_when_it_closes(caplog):
     assert lines[0] == f"listening on ws://127.0.0.1:{port}"
     assert re.fullmatch(r"127.0.0.1:\d+ connected", lines[1])
     assert re.fullmatch(r"127.0.0.1:\d+ disconnected: 2 queries, median [\d.]+ ms", lines[2])
+
+
+def test_a_connection_that_is_no_websocket_is_one_line_in_the_log(caplog):
+    caplog.set_level(logging.INFO, logger="policy_server")
+    with serving(infer, METADATA, SPEC) as port:
+        socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(port, "/")
+        refused.value.close()
+    _, *rest = caplog.records
+    assert len(rest) == 2
+    for record in rest:
+        assert record.getMessage().startswith("a connection was no websocket: ")
+        assert record.exc_info is None
 
 
 def test_a_bound_port_refuses_connections_until_the_server_listens():

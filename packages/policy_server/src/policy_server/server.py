@@ -30,6 +30,8 @@ from policy_server.errors import ConfigError, RequestError
 from policy_server.protocol import Inference, NoiseSpec, decode_request, encode, make_reply
 
 logger = logging.getLogger(__name__)
+library_logger = logging.getLogger(f"{__name__}.websockets")
+library_logger.setLevel(logging.WARNING)  # it says of every connection what is logged here already
 
 # Above the protocol's own limit, so that a message a little too large is answered with a sentence;
 # one larger than this closes the connection (1009) before it is in memory.
@@ -91,6 +93,7 @@ class PolicyServer:
                 process_request=_answer_http,
                 compression=None,
                 max_size=MAX_FRAME_BYTES,
+                logger=library_logger,
                 ping_timeout=None,  # a client that computes does not answer pings, and may do so
             )
         except OSError as error:
@@ -206,6 +209,17 @@ async def _run_until_signal(server: PolicyServer, listener: socket.socket) -> No
     for number in signals:
         loop.add_signal_handler(number, stop)
     await server.run(listener)
+
+
+def _is_worth_a_traceback(record: logging.LogRecord) -> bool:
+    """A connection that is no websocket (a port probe, a browser) becomes one line."""
+    if record.msg != "opening handshake failed" or not record.exc_info:
+        return True
+    logger.info("a connection was no websocket: %s", record.exc_info[1])
+    return False
+
+
+library_logger.addFilter(_is_worth_a_traceback)
 
 
 def _answer_http(connection: ws.ServerConnection, request: HttpRequest) -> HttpResponse | None:
