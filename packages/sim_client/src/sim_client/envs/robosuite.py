@@ -7,11 +7,8 @@ context inside the reset; the default one leaves that to the garbage collector, 
 textures of the new context (robosuite issues 719 and 779).
 """
 
-import ctypes
 import importlib
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,10 +17,16 @@ from jaxtyping import Float, Float64, UInt8
 
 from sim_client.envs.base import Observation, StepResult
 from sim_client.envs.robosuite_cameras import Cameras, add_agentview_cameras
+from sim_client.envs.robosuite_failures import (
+    check_physics,
+    failures_as_sim_errors,
+    full_physics_state,
+    gl_setup_as_config_error,
+)
 from sim_client.envs.robosuite_setup import load_robosuite
 from sim_client.envs.robosuite_tasks import find_task
-from sim_client.errors import ConfigError, SimError
-from sim_client.gl import backend_in_use, choose_backend
+from sim_client.errors import SimError
+from sim_client.gl import backend_in_use
 from sim_client.robots import (
     PANDA_OMRON_ACTION,
     PANDA_OMRON_STATE,
@@ -82,14 +85,13 @@ class RobosuiteEnv:
         self._task = find_task(task)
         self.task = task
         self.max_steps = self._task.max_steps if max_steps is None else max_steps
-        with _gl_setup_as_config_error():
+        with gl_setup_as_config_error():
             robosuite = load_robosuite()
-        self._failures = _failure_types()
         self._closed = False
         self._rendering_checked = False
         self._observables: Mapping[str, Any] = {}
         self._scene: dict[str, Any] = {}
-        with self._failures_as_sim_errors("building the task"), _gl_setup_as_config_error():
+        with failures_as_sim_errors(self.sim_name, "building the task"), gl_setup_as_config_error():
             self._env: Any = robosuite.make(
                 task,
                 robots="PandaOmron",
@@ -116,14 +118,14 @@ class RobosuiteEnv:
         # In place: the placement samplers keep the generator object they were made with.
         self._env.rng.bit_generator.state = np.random.default_rng(ep_id).bit_generator.state
         old_context = self._cameras.release_context()
-        with self._failures_as_sim_errors(f"resetting to episode {ep_id}"):
+        with failures_as_sim_errors(self.sim_name, f"resetting to episode {ep_id}"):
             self._observables = self._env.reset()
         if old_context() is not None:
             raise SimError(
                 "robosuite's reset left the old GL context alive, so a later garbage collection "
                 f"would corrupt the images; build the environment with renderer={RENDERER!r}."
             )
-        self._check_physics()
+        check_physics(self._env.sim.data)
         self._scene = self._describe_scene()
         if not self._rendering_checked:
             self._cameras.check_survives_collection(VIDEO_CAMERA)
@@ -152,9 +154,9 @@ class RobosuiteEnv:
         """
         parts = split_action(action, self.action_layout)
         self._cameras.forget()
-        with self._failures_as_sim_errors("stepping"):
+        with failures_as_sim_errors(self.sim_name, "stepping"):
             self._observables, reward, _, _ = self._env.step(self._controller_action(parts))
-        self._check_physics()
+        check_physics(self._env.sim.data)
         return StepResult(
             success=bool(self._env._check_success()), reward=float(reward), terminated=False
         )
@@ -165,8 +167,7 @@ class RobosuiteEnv:
 
     def physics_state(self) -> Float64[np.ndarray, " n"]:
         """Time (s), qpos, qvel and act of MuJoCo, concatenated."""
-        data = self._env.sim.data
-        return np.concatenate([[data.time], data.qpos, data.qvel, data.act])
+        return full_physics_state(self._env.sim.data)
 
     def stages(self) -> dict[str, bool]:
         """Whether both finger pads touch the target, and whether it is 4 cm above the table."""
@@ -229,72 +230,9 @@ class RobosuiteEnv:
         }
 
     def _render(self, camera: str) -> UInt8[np.ndarray, "h w 3"]:
-        with self._failures_as_sim_errors(f"rendering {camera}"):
+        with failures_as_sim_errors(self.sim_name, f"rendering {camera}"):
             return self._cameras.render(camera)
-
-    def _check_physics(self) -> None:
-        """Refuse a state that MuJoCo has given up on.
-
-        MuJoCo answers bad numbers by resetting the state: its warning counters tell, not NaN alone.
-        """
-        data = self._env.sim.data
-        mujoco = importlib.import_module("mujoco")
-        bad = [
-            kind.name
-            for kind in (
-                mujoco.mjtWarning.mjWARN_BADQPOS,
-                mujoco.mjtWarning.mjWARN_BADQVEL,
-                mujoco.mjtWarning.mjWARN_BADQACC,
-                mujoco.mjtWarning.mjWARN_BADCTRL,
-            )
-            if data.warning[kind].number
-        ]
-        if bad or not np.isfinite(self.physics_state()).all():
-            raise SimError(
-                f"MuJoCo's state is no longer valid at {data.time:.3f} s of the episode "
-                f"({', '.join(bad) or 'not finite'}); the simulation is unstable."
-            )
-
-    @contextmanager
-    def _failures_as_sim_errors(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except self._failures as error:
-            raise SimError(f"robosuite failed while {doing}: {error}") from error
-
-
-@contextmanager
-def _gl_setup_as_config_error() -> Iterator[None]:
-    """Name the cause of what robosuite and PyOpenGL say with built-in exceptions.
-
-    The first two are a missing library, the others a GL device that cannot be opened.
-    """
-    try:
-        yield
-    except (AttributeError, ctypes.ArgumentError):
-        choose_backend(os.environ)
-        raise
-    except (ImportError, RuntimeError) as error:
-        raise ConfigError(
-            f"OpenGL could not be set up ({error}); check MUJOCO_EGL_DEVICE_ID and "
-            "CUDA_VISIBLE_DEVICES, or draw in software with MUJOCO_GL=osmesa."
-        ) from error
 
 
 def _below_or_above_half(part: Float[np.ndarray, " 1"]) -> Float[np.ndarray, " 1"]:
     return np.where(part < 0.5, -1.0, 1.0)
-
-
-def _failure_types() -> tuple[type[Exception], ...]:
-    """The exceptions that mean that the simulation or its renderer broke, not that we did."""
-    mujoco = importlib.import_module("mujoco")
-    errors = importlib.import_module("robosuite.utils.errors")
-    gl_error = importlib.import_module("OpenGL.error")
-    return (
-        mujoco.FatalError,
-        mujoco.UnexpectedError,
-        errors.SimulationError,
-        errors.RandomizationError,
-        gl_error.Error,
-        np.linalg.LinAlgError,
-    )

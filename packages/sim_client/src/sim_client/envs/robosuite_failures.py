@@ -1,6 +1,8 @@
 """Which exceptions and which states of robosuite mean that the simulation broke."""
 
+import ctypes
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +11,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from sim_client.errors import ConfigError, SimError
+from sim_client.gl import choose_backend
 
 
 def full_physics_state(data: Any) -> Float64[np.ndarray, " n"]:
@@ -68,9 +71,15 @@ def failures_as_sim_errors(simulator: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def gl_setup_as_config_error() -> Iterator[None]:
-    """Robosuite reports a GL device it cannot open with these two built-in exceptions."""
+    """Name the cause of what robosuite and PyOpenGL say with built-in exceptions.
+
+    The first two are a missing library, the others a GL device that cannot be opened.
+    """
     try:
         yield
+    except (AttributeError, ctypes.ArgumentError):
+        choose_backend(os.environ)
+        raise
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             f"OpenGL could not be set up ({error}); check MUJOCO_EGL_DEVICE_ID and "
