@@ -58,9 +58,14 @@ def print_summary(summary: RunSummary, console: Console) -> None:
             name, str(rate.n), str(rate.successes), *_rate_cells(rate), str(len(records) - rate.n)
         )
     console.print(table)
-    for text in sorted({w for record in summary.records for w in record.warnings}):
+    warned = [record for record in summary.records if record.warnings]
+    if warned:
         console.print(
-            f"warning from the server: {text}", markup=False, highlight=False, soft_wrap=True
+            f"the server warned in {len(warned)} of {len(summary.records)} episodes (all are in "
+            f"their records), first: {warned[0].warnings[0]}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
     if summary.stopped:
         console.print(f"stopped early: {summary.stopped}", markup=False, soft_wrap=True)
