@@ -25,6 +25,16 @@ PANDA_OMRON_ACTION: Layout = (  # robocasa utils/env_utils.py, convert_action (b
     ("base_motion", 4),  # x, y, yaw, torso, [-1, 1]
     ("control_mode", 1),  # below 0.5 the limb moves, above it the base
 )
+LIBERO_STATE: Layout = (  # openpi examples/libero/main.py (15a9616)
+    ("end_effector_position", 3),  # m, in the world's frame
+    ("end_effector_rotation", 3),  # axis-angle, rad
+    ("gripper_qpos", 2),  # finger joints, m
+)
+LIBERO_ACTION: Layout = (
+    ("end_effector_position", 3),  # controller delta, [-1, 1] is +-5 cm
+    ("end_effector_rotation", 3),  # axis-angle delta, [-1, 1] is +-0.5 rad
+    ("gripper", 1),  # -1 opens, 1 closes
+)
 
 
 def layout_width(layout: Layout) -> int:
