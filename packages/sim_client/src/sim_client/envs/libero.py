@@ -227,9 +227,7 @@ class LiberoEnv:
             "task_name": self._task_name,
             "language": self._prompt,
             "init_state": init_state,
-            "init_state_sha256": hashlib.sha256(
-                self._init_states[init_state].tobytes()
-            ).hexdigest(),
+            "init_state_sha256": hashlib.sha256(numbers).hexdigest(),
             "objects": {
                 name: {
                     "position_m": data.body_xpos[body].tolist(),
