@@ -103,7 +103,7 @@ class RobocasaEnv:
         self._observation: Mapping[str, Any] = {}
         self._scene: dict[str, Any] = {}
         gymnasium = importlib.import_module("gymnasium")
-        with self._failures("building the task"), gl_setup_as_config_error(), quiet():
+        with gl_setup_as_config_error(), self._failures("building the task"), quiet():
             made = gymnasium.make(
                 f"robocasa/{task}",
                 disable_env_checker=True,
