@@ -4,7 +4,7 @@ robosuite 1.4.0 takes an observation when its clock says so. `set_init_state` up
 once more than a reset does, so from then on LIBERO's images and state are those of the
 last-but-one of a step's 25 substeps: 2 ms before the simulation's present. Drawing the present
 would give other pixels. Instead a cheap observable with LIBERO's clock keeps the abstract scene of
-each camera (about 0.1 ms), and the pixels are drawn from it when somebody looks.
+each camera (under 0.1 ms), and the pixels are drawn from it when somebody looks.
 """
 
 import importlib
