@@ -18,14 +18,11 @@ from policy_server.norm_stats import NormMode, NormStats, normalize, pad_zscore,
 from policy_server.observation import read_images, read_prompt, read_state, refuse_unknown_keys
 from policy_server.prompt import TokenizedPrompt, tokenize_prompt
 from policy_server.robots import IMAGE_SLOTS, RobotSpec
+from policy_server.state_watch import far_out_warning
 from policy_server.tokenizer import Tokenizer
 from policy_server.transforms import pad_to_width, to_absolute
 
 StatePadding = Literal["before_normalization", "after_tokenization"]
-
-FAR_OUT = 5.0
-"""A normalised state beyond this is warned of: five standard deviations, or five times the half
-width between the quantiles, are no everyday value but another unit, frame or robot."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,7 +160,7 @@ class RequestPath:
             tokens=prompt.tokens,
             token_mask=prompt.mask,
             state=pad_to_width(state, self.action_dim),
-            warnings=(*self._prompt_warnings(prompt), *self._state_warnings(state)),
+            warnings=tuple(text for text in self._warnings(prompt, state) if text is not None),
         )
 
     def finish(
@@ -201,21 +198,13 @@ class RequestPath:
         state = model_input.state.astype(np.float32)[: self.stats.state.width]
         return unnormalize(state, self.stats.state, self.norm_mode)[: self.robot.state_width]
 
-    def _prompt_warnings(self, prompt: TokenizedPrompt) -> tuple[str, ...]:
-        if prompt.n_tokens <= self.max_token_len:
-            return ()
-        return (
-            f"the prompt has {prompt.n_tokens} tokens, cut to {self.max_token_len}: "
-            "the model does not see its end",
-        )
-
-    def _state_warnings(self, state: Float64[np.ndarray, " d"]) -> tuple[str, ...]:
-        names = [f"{name}[{i}]" for name, n in self.robot.state_layout for i in range(n)]
-        far = [
-            f"{name} {value:.4g}"
-            for name, value in zip(names, state, strict=False)  # the padding has no names
-            if abs(value) > FAR_OUT
-        ]
-        if not far:
-            return ()
-        return (f"the normalised state lies beyond +-{FAR_OUT:g} in {', '.join(far)}",)
+    def _warnings(
+        self, prompt: TokenizedPrompt, state: Float64[np.ndarray, " w"]
+    ) -> tuple[str | None, ...]:
+        cut = None
+        if prompt.n_tokens > self.max_token_len:
+            cut = (
+                f"the prompt has {prompt.n_tokens} tokens, cut to {self.max_token_len}: "
+                "the model does not see its end"
+            )
+        return cut, far_out_warning(state, self.robot.state_layout)
