@@ -32,12 +32,27 @@ find_uv() {
   printf '%s\n' "$venv/bin/uv"
 }
 
-# ensure_env NAME PACKAGE [uv sync options]: makes .venv-NAME hold PACKAGE as locked.
+# ensure_env NAME PACKAGE [uv sync options]: makes .venv-NAME hold a workspace package as locked.
 ensure_env() {
   local name=$1 package=$2
   shift 2
+  sync_env "$name" "uv.lock pyproject.toml packages/*/pyproject.toml" --package "$package" "$@"
+}
+
+# ensure_project NAME DIR [uv sync options]: the same for the project in DIR, which has its own lock.
+ensure_project() {
+  local name=$1 dir=$2
+  shift 2
+  sync_env "$name" "$dir/uv.lock $dir/pyproject.toml packages/sim_client/pyproject.toml" --project "$dir" "$@"
+}
+
+# sync_env NAME FILES UV-SYNC-OPTIONS: syncs .venv-NAME unless it was made from the same FILES.
+sync_env() {
+  local name=$1 files=$2
+  shift 2
   local venv="$ROOT/.venv-$name" uv stamp want
-  want=$(cd "$ROOT" && cat uv.lock pyproject.toml packages/*/pyproject.toml | sha256sum | cut -d' ' -f1)
+  # shellcheck disable=SC2086 # a list of patterns
+  want=$(cd "$ROOT" && cat $files | sha256sum | cut -d' ' -f1)
   # One stamp per set of options: adding the test tools does not make serve.sh or eval.sh sync again.
   stamp="$venv/.synced$(printf '%s' "$*" | tr -c 'a-z0-9\n' '_')"
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
@@ -50,7 +65,7 @@ ensure_env() {
     flock 9
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then exit 0; fi
     cd "$ROOT" &&
-      UV_PROJECT_ENVIRONMENT="$venv" "$uv" sync --quiet --frozen --inexact --python 3.11 --package "$package" \
+      UV_PROJECT_ENVIRONMENT="$venv" "$uv" sync --quiet --frozen --inexact --python 3.11 \
         --no-default-groups "$@" && printf '%s' "$want" >"$stamp"
   ) 9>"$ROOT/.venv-$name.lock" || {
     say "uv could not create .venv-$name; its message is above."

@@ -47,7 +47,6 @@ def run(log_dir, port, **changes):
     seen = []
     given = {"env_names": ("Reach",), "num_trials": 3, "log_dir": log_dir, "connect_timeout_s": 5.0}
     args = RunArgs(**{**given, "port": port, **changes})
-    args.check()
     summary = evaluation.evaluate(args, on_episode=seen.append)
     return summary, seen
 
@@ -195,7 +194,7 @@ def test_a_simulator_that_cannot_be_built_is_one_sentence(tmp_path, point):
 )
 def test_numbers_that_no_evaluation_can_have_are_refused(flags, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        RunArgs(**flags).check()
+        evaluation.resolve(RunArgs(**flags))
 
 
 def test_a_shortened_episode_marks_the_run(tmp_path, point):

@@ -13,8 +13,8 @@ How far is too far. FAR_OUT = 5, in the units that each mode promises to be abou
   deviations.
 
 Both are wide enough that states of the training stay silent, and far less than what a mistake does:
-a dimension that holds another part's numbers is off by the distance between the two parts, which for
-narrow dimensions (a base that stands still, a quaternion near its mean) is tens of these units.
+a dimension that holds another part's numbers is off by the distance between the two parts, which
+for narrow dimensions (a base that stands still, a quaternion near its mean) is tens of these units.
 What this cannot see is refused elsewhere: the mean and std of the same data, served instead of its
 quantiles, fit the state as well, so the arm's row fixes the mode; and stats of much the same data
 are told apart by the pinned digest only.

@@ -11,7 +11,7 @@ from rich.console import Console
 from sim_client import demo, report
 from sim_client.config import RunArgs, without_prefix
 from sim_client.errors import SimClientError
-from sim_client.evaluate import evaluate
+from sim_client.evaluate import evaluate, resolve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     default = RunArgs(num_trials=demo.NUM_TRIALS) if "--demo" in words else RunArgs()
     args = tyro.cli(RunArgs, args=list(words), prog="eval.sh", default=default)
-    args.check()
+    args = resolve(args)
     console = Console(soft_wrap=not sys.stdout.isatty())
     if args.start_episode_idx is not None:
         console.print("--args.start_episode_idx does nothing; use --args.env_seed_offset")

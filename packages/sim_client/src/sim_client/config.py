@@ -30,10 +30,10 @@ class RunArgs:
     """Host of the policy server."""
     port: int = 8000
     """Port of the policy server."""
-    sim: Literal["robosuite"] = "robosuite"
+    sim: Literal["robosuite", "libero"] = "robosuite"
     """Simulator."""
     env_names: tuple[str, ...] = ("Lift",)
-    """Tasks to evaluate, one after the other."""
+    """Tasks to evaluate, one after the other; a suite's name stands for all its tasks."""
     num_trials: int = 200
     """Episodes per task."""
     env_seed_offset: int = 0
@@ -83,8 +83,6 @@ class RunArgs:
             raise ConfigError(
                 "--args.resume needs --args.log-dir, the folder of the run to continue"
             )
-        if len(set(self.env_names)) != len(self.env_names):
-            raise ConfigError(f"--args.env-names {' '.join(self.env_names)} names a task twice")
 
 
 def without_prefix(argv: Sequence[str]) -> list[str]:

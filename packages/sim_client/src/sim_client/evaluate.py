@@ -49,6 +49,22 @@ class RunSummary:
         return 0 if self.stopped is None and all(r.scored for r in self.records) else 1
 
 
+def resolve(args: RunArgs) -> RunArgs:
+    """The same request with every task by its own name: a suite's name stands for its tasks.
+
+    Raises:
+        ConfigError: There is no such task, one is asked for twice, or a number is impossible.
+    """
+    args.check()
+    sim = SIMS[args.sim]
+    tasks = tuple(task for name in args.env_names for task in sim.expand_tasks(name))
+    for task in tasks:
+        sim.check_task(task)
+    if len(set(tasks)) != len(tasks):
+        raise ConfigError(f"--args.env-names {' '.join(args.env_names)} names a task twice")
+    return dataclasses.replace(args, env_names=tasks)
+
+
 def claim_log_dir(args: RunArgs, *, arm: str) -> Path:
     """Make the run's folder, or find the one to continue.
 
@@ -84,9 +100,8 @@ def evaluate(args: RunArgs, *, on_episode: OnEpisode, log_dir: Path | None = Non
     Raises:
         ConfigError: The request is impossible: no server, another contract, another run's folder.
     """
+    args = resolve(args)
     sim = SIMS[args.sim]
-    for task in args.env_names:
-        sim.check_task(task)
     policy = RemotePolicy(
         args.host,
         args.port,

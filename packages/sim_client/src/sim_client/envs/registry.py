@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from sim_client.envs import libero_tasks
 from sim_client.envs.base import SimEnv
+from sim_client.envs.libero import LiberoEnv
 from sim_client.envs.robosuite import RobosuiteEnv
 from sim_client.envs.robosuite_tasks import find_task
 from sim_client.robots import Layout
@@ -30,6 +32,7 @@ class Sim:
         action_layout: Parts of an action, in order.
         image_keys: Request keys of the cameras.
         check_task: Raises ConfigError, with the nearest names, for a task it does not have.
+        expand_tasks: The tasks that a name stands for: itself, or those of a suite.
         make: Builds a task's environment.
     """
 
@@ -40,6 +43,7 @@ class Sim:
     image_keys: tuple[str, ...]
     check_task: Callable[[str], object]
     make: MakeEnv
+    expand_tasks: Callable[[str], tuple[str, ...]] = lambda name: (name,)
 
 
 SIMS = {
@@ -53,6 +57,16 @@ SIMS = {
             image_keys=RobosuiteEnv.image_keys,
             check_task=find_task,
             make=RobosuiteEnv,
+        ),
+        Sim(
+            name=LiberoEnv.sim_name,
+            robot=LiberoEnv.robot,
+            state_layout=LiberoEnv.state_layout,
+            action_layout=LiberoEnv.action_layout,
+            image_keys=LiberoEnv.image_keys,
+            check_task=libero_tasks.check_task,
+            make=LiberoEnv,
+            expand_tasks=libero_tasks.expand_tasks,
         ),
     )
 }

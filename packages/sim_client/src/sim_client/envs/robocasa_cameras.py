@@ -1,7 +1,7 @@
 """RoboCasa's camera observations, drawn only when they are looked at and equal to the stock ones.
 
 RoboCasa draws three images in every step; a policy that replans every fifth step looks at one step
-in five. Drawing later from the simulation would not give the same pixels: robosuite samples a
+in five. Drawing later from the simulation need not give the same pixels: robosuite samples a
 camera inside the step, before the fixtures update their state. So the camera's sensor records what
 there is to draw (MuJoCo's abstract scene: shapes, colours, lights, camera) at the moment the stock
 sensor would draw, and the record is drawn if somebody looks. The sensor's clock is untouched:
