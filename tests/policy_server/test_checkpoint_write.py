@@ -41,7 +41,7 @@ def test_random_weights_keep_actions_finite_and_answering_to_what_is_seen():
     inputs = read_npz(COMPACT, "dummy_inputs.npz")
     sampler = Sampler(
         TINY,
-        dict(random_params(TINY, seed=0)),
+        random_params(TINY, seed=0),
         compute_dtype="float32",
         weights="f32",
         num_steps=2,
@@ -58,14 +58,14 @@ def test_random_weights_keep_actions_finite_and_answering_to_what_is_seen():
 
 def test_orbax_itself_reads_what_is_written_under_the_key_params(tmp_path: Path):
     values = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
-    write_params(tmp_path, {"head/kernel": values})
+    write_params(tmp_path, [("head/kernel", values)])
     with ocp.PyTreeCheckpointer() as checkpointer:
         tree = checkpointer.restore(tmp_path / "params")
     np.testing.assert_array_equal(tree["params"]["head"]["kernel"], values)
 
 
 def test_existing_params_are_never_overwritten(tmp_path: Path):
-    write_params(tmp_path, {"a": np.zeros(1, np.float32)})
+    write_params(tmp_path, [("a", np.zeros(1, np.float32))])
     with pytest.raises(CheckpointError, match="params exists already"):
-        write_params(tmp_path, {"b": np.zeros(1, np.float32)})
+        write_params(tmp_path, [("b", np.zeros(1, np.float32))])
     assert list(leaf_shapes(tmp_path)) == ["a"]

@@ -166,8 +166,8 @@ def test_the_digest_ignores_the_layout_but_no_value_path_shape_or_dtype(tmp_path
     reference = digest(params)
     assert digest(dict(reversed(params.items()))) == reference
     with_value = {f"{path}/value": leaf for path, leaf in params.items()}
-    write_params(tmp_path / "plain", params)
-    write_params(tmp_path / "value", with_value)
+    write_params(tmp_path / "plain", params.items())
+    write_params(tmp_path / "value", with_value.items())
     assert digest(restore(tmp_path / "plain")) == digest(restore(tmp_path / "value")) == reference
     changed = params["a/w"] + np.eye(2, 3, dtype=np.float32) * 1e-6
     others = [
@@ -182,14 +182,14 @@ def test_the_digest_ignores_the_layout_but_no_value_path_shape_or_dtype(tmp_path
 @needs_whole_set
 def test_both_layouts_of_the_same_float32_weights_have_the_same_digest(tmp_path: Path):
     trained = restore(FULL / "ckpt_dummy_ema/100")
-    write_params(tmp_path, trained)
+    write_params(tmp_path, trained.items())
     assert digest(restore(tmp_path)) == digest(trained)
 
 
 def test_random_weights_are_written_and_read_back_unchanged(tmp_path: Path):
     small = dataclasses.replace(TINY, vocab_size=16)
     params = dict(random_params(small, seed=3, dtype="float32"))
-    write_params(tmp_path, params)
+    write_params(tmp_path, params.items())
     restored = restore(tmp_path)
     check_tree(leaf_shapes(tmp_path), small)
     assert sum(leaf.size for leaf in restored.values()) == sum(

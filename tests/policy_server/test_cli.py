@@ -105,10 +105,13 @@ def test_init_writes_the_checkpoint_of_its_seed_and_inspect_reads_it(tmp_path):
     assert done.stdout == f"{out} digest {digest(leaves)}\n"
 
     lines = run("checkpoint", "inspect", out).stdout.splitlines()
-    assert len(lines) == len(leaves) + 2
+    assert len(lines) == len(leaves) + 4
     assert "action_in_proj/bias bfloat16 64" in lines
     n_parameters = sum(int(np.prod(leaf.shape)) for leaf in leaves.values())
-    assert lines[-2:] == [f"51 leaves, {n_parameters} parameters", f"digest {digest(leaves)}"]
+    assert lines[-2:] == [
+        f"51 leaves, {n_parameters} parameters, bfloat16",
+        f"digest {digest(leaves)}",
+    ]
 
 
 @pytest.mark.parametrize("occupied", ["file", "folder"])

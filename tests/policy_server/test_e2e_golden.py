@@ -8,7 +8,7 @@ import pytest
 from golden_requests import ACTION_DIM, MAX_TOKEN_LEN, GoldenRequest, golden_requests
 
 from golden_data import COMPACT
-from policy_server.checkpoints import leaf_shapes, restore
+from policy_server.checkpoints import leaf_shapes, restore_leaves
 from policy_server.model.config import config_from_shapes
 from policy_server.model.sampler import Sampler
 from policy_server.norm_stats import FieldStats
@@ -22,7 +22,11 @@ def make_sampler(action_horizon: int, compute_dtype: Literal["float32", "bfloat1
     config = config_from_shapes(shapes, action_horizon=action_horizon, max_token_len=MAX_TOKEN_LEN)
     assert config.action_dim == ACTION_DIM
     return Sampler(
-        config, restore(CHECKPOINT), compute_dtype=compute_dtype, weights="f32", num_steps=10
+        config,
+        restore_leaves(CHECKPOINT),
+        compute_dtype=compute_dtype,
+        weights="f32",
+        num_steps=10,
     )
 
 

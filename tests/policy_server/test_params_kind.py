@@ -33,19 +33,19 @@ def raw_step(folder: Path) -> Path:
 
 
 def test_weights_in_the_train_state_mean_that_params_are_averaged(tmp_path):
-    assert find_params_kind(ema_step(tmp_path)) == "ema"
+    assert find_params_kind(ema_step(tmp_path)).kind == "ema"
 
 
 def test_no_weights_in_the_train_state_mean_that_params_are_raw(tmp_path):
-    assert find_params_kind(raw_step(tmp_path)) == "raw"
+    assert find_params_kind(raw_step(tmp_path)).kind == "raw"
 
 
 def test_without_a_train_state_nothing_is_known(tmp_path):
-    assert find_params_kind(tmp_path) == "unknown"
+    assert find_params_kind(tmp_path).kind == "unknown"
 
 
 def test_the_params_folder_itself_tells_the_same(tmp_path):
-    assert find_params_kind(ema_step(tmp_path) / "params") == "ema"
+    assert find_params_kind(ema_step(tmp_path) / "params").kind == "ema"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("ckpt_dummy_ema", "ema"), ("ckpt_dummy_noema", "raw")])
@@ -54,7 +54,7 @@ def test_checkpoints_written_by_openpi_are_told_apart(root, name, kind):
     step = root / name / "100"
     if root == COMPACT and not step.is_dir():
         pytest.skip(f"not in this selection: {name}")
-    assert find_params_kind(step) == kind
+    assert find_params_kind(step).kind == kind
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"tree_metadata": {"a": {"key_metadata": 3}}}'])
@@ -73,7 +73,7 @@ def test_an_arm_of_raw_weights_refuses_averaged_ones_and_names_the_remedy(tmp_pa
 
 def test_an_arm_of_averaged_weights_refuses_raw_ones(tmp_path):
     table = pinned(tmp_path, params="ema", checkpoint=str(raw_step(tmp_path)))
-    with pytest.raises(CheckpointError, match=r"holds raw weights .*trained without EMA"):
+    with pytest.raises(CheckpointError, match=r"holds raw weights .*kept no average"):
         make_plan(options(table))
 
 

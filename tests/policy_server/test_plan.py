@@ -67,7 +67,7 @@ def test_an_arm_without_a_checkpoint_needs_the_flag(tmp_path):
 @pytest.mark.parametrize("params", ["raw", "ema"])
 def test_real_weights_are_not_served_unpinned(tmp_path, params, missing):
     table = pinned(tmp_path, params=params, **{missing: ""})
-    with pytest.raises(ConfigError, match=rf"not served unpinned: fill in {missing} of \[arms\.mi"):
+    with pytest.raises(ConfigError, match=rf"unpinned: \[arms\.mine\] in .* lacks {missing}, "):
         make_plan(options(table))
 
 

@@ -15,7 +15,6 @@ from policy_server.policy import (
     LoadedPolicy,
     Policy,
     blank_observation,
-    check_digest,
     load_policy,
     open_request_path,
     read_model_config,
@@ -157,9 +156,7 @@ def test_a_checkpoint_of_other_sizes_than_the_arms_is_refused(plan, tmp_path, ch
 
 
 def test_only_the_pinned_weights_are_served(plan):
-    params = restore(CHECKPOINT)
-    found = check_digest(plan, params)
-    assert found == digest(params)
+    found = digest(restore(CHECKPOINT))
     for pin, refused in ((found, False), ("0" * 64, True)):
         arm = dataclasses.replace(plan.arm, checkpoint_digest=pin)
         pinned = dataclasses.replace(plan, arm=arm)

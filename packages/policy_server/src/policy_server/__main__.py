@@ -4,10 +4,17 @@ import logging
 import os
 import sys
 
-from policy_server.config import Check, CheckpointInit, CheckpointInspect, Serve, parse_command
+from policy_server.config import (
+    Check,
+    CheckpointCommand,
+    CheckpointExtractRaw,
+    CheckpointInit,
+    Serve,
+    parse_command,
+)
 from policy_server.determinism import apply_determinism
 from policy_server.errors import PolicyServerError
-from policy_server.plan import check_init, make_plan
+from policy_server.plan import check_out, make_plan
 from policy_server.server import bind
 
 EXIT_IMPOSSIBLE = 2  # the request itself was impossible
@@ -29,7 +36,7 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def run(command: Serve | Check | CheckpointInit | CheckpointInspect) -> None:
+def run(command: Serve | Check | CheckpointCommand) -> None:
     """Set the flags, refuse what can be refused without JAX, then run the command.
 
     Raises:
@@ -38,20 +45,19 @@ def run(command: Serve | Check | CheckpointInit | CheckpointInspect) -> None:
     determinism = apply_determinism(os.environ)
     plan = make_plan(command.policy) if isinstance(command, Serve | Check) else None
     listener = bind(command.host, command.port) if isinstance(command, Serve) else None
-    if isinstance(command, CheckpointInit):
-        check_init(command)
+    if isinstance(command, CheckpointInit | CheckpointExtractRaw):
+        check_out(command)
 
-    from policy_server import commands  # imports JAX, which reads the flags above only once
+    # These import JAX, which reads the flags above only once.
+    from policy_server import checkpoint_commands, commands
 
     match command:
         case Serve() if plan is not None and listener is not None:
             commands.run_serve(command, plan, listener, determinism=determinism)
         case Check() if plan is not None:
             commands.run_check(plan)
-        case CheckpointInit():
-            commands.run_checkpoint_init(command)
-        case CheckpointInspect():
-            commands.run_checkpoint_inspect(command)
+        case _ if isinstance(command, CheckpointCommand):
+            checkpoint_commands.run(command)
 
 
 if __name__ == "__main__":

@@ -1,45 +1,63 @@
 """Writes checkpoints that openpi and `checkpoints` can read, and makes weights from a seed."""
 
+import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+import tensorstore as ts
 from jaxtyping import Float
 
+from policy_server.checkpoints import TOP_KEY, TREE_FILE, WROTE_EVERY_CHUNK, RunningDigest
 from policy_server.errors import CheckpointError
 from policy_server.model.config import Pi05Config
 from policy_server.model.numerics import DTypeName
 from policy_server.model.pi05 import param_shapes
 
 _BLOCK = 1 << 24  # elements drawn at once; bounds the scratch memory of a large leaf
-_WRITE_CONCURRENT_GB = 2
+_CHUNK_BYTES = 1 << 26  # of a file's chunk; bounds the scratch memory of writing and reading
+_KEY_OF_DICT = 2  # orbax's KeyType.DICT
 _BIAS_STD = 0.1
 _NORM_STD = 0.1
 _MODULATION_STD = 0.3  # adaRMS scale, shift and gate: away from zero, where trained gates lie
 
 
-def write_params(path: Path, flat: Mapping[str, Float[np.ndarray, "..."]]) -> None:
+def write_params(path: Path, leaves: Iterable[tuple[str, Float[np.ndarray, "..."]]]) -> None:
     """Write weights as `<path>/params`, the layout of a converted openpi checkpoint.
+
+    Orbax's own writer wants all leaves at once. This one takes them one by one, so that weights
+    larger than the memory can be written, and writes the list of leaves last: a folder that was
+    left half written is no checkpoint.
 
     Args:
         path: Step directory; may exist, must hold no `params` yet.
-        flat: Leaves by path joined with "/"; dtypes are kept.
+        leaves: Path joined with "/" and values; dtypes are kept. None is held after it is written.
 
     Raises:
-        CheckpointError: `<path>/params` exists.
+        CheckpointError: `<path>/params` exists, or the disk is full.
     """
-    folder = path.absolute() / "params"
+    folder = path.resolve() / "params"
     if folder.exists():
         raise CheckpointError(f"{folder} exists already; choose another folder or remove it")
-    path.mkdir(parents=True, exist_ok=True)
-    handler = ocp.PyTreeCheckpointHandler(save_concurrent_gb=_WRITE_CONCURRENT_GB)
-    with ocp.Checkpointer(handler) as checkpointer:
-        checkpointer.save(folder, args=ocp.args.PyTreeSave({"params": _nest(flat)}))
+    tree = {}
+    for name, leaf in leaves:
+        folder.mkdir(parents=True, exist_ok=True)  # only when there is something to write
+        key = (TOP_KEY, *name.split("/"))
+        tree[str(key)] = _describe_leaf(key, leaf.shape)
+        try:
+            _write_leaf(folder, ".".join(key), leaf)
+        except (OSError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise CheckpointError(
+                f"{folder} cannot be written ({reason[:200]}); remove it and choose another --out"
+            ) from error
+        del leaf  # before the next one is made
+    metadata = {"tree_metadata": tree, "use_zarr3": False, WROTE_EVERY_CHUNK: True}
+    (folder / TREE_FILE).write_text(json.dumps(metadata))
 
 
 def random_params(
@@ -57,7 +75,7 @@ def random_params(
         seed: At least 0.
         dtype: Of the arrays; the values are the same.
     """
-    for path, shape in param_shapes(config).items():
+    for path, shape in sorted(param_shapes(config).items()):
         rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
         center, std = _distribution(path, shape)
         yield path, _uniform(rng, shape, center, std).astype(dtype, copy=False)
@@ -65,26 +83,54 @@ def random_params(
 
 def init_checkpoint(
     config: Pi05Config, out_dir: Path, seed: int, dtype: DTypeName = "bfloat16"
-) -> None:
-    """Write a step directory with random weights.
+) -> str:
+    """Write a step directory with random weights, one leaf in memory at a time.
 
-    Holds one copy of the weights in memory (6.7 GB at full size in bfloat16).
+    Returns:
+        Its digest.
 
     Raises:
-        CheckpointError: `out_dir` has params already.
+        CheckpointError: `out_dir` has params already, or the disk is full.
     """
-    write_params(out_dir, dict(random_params(config, seed, dtype)))
+    running = RunningDigest()
+    write_params(out_dir, running.watch(random_params(config, seed, dtype)))
+    return running.hexdigest()
 
 
-def _nest(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, leaf in flat.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = leaf
-    return tree
+def _write_leaf(folder: Path, name: str, leaf: Float[np.ndarray, "..."]) -> None:
+    """Write an array into orbax's database, some rows (of the first axis) at a time."""
+    row_bytes = leaf.nbytes // leaf.shape[0] if leaf.size else 1
+    n_rows = max(1, _CHUNK_BYTES // row_bytes) if leaf.ndim else 1
+    base = {"driver": "file", "path": f"{folder}/"}
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"},
+        "metadata": {
+            "chunks": [min(n_rows, leaf.shape[0]), *leaf.shape[1:]] if leaf.ndim else [],
+            "compressor": {"id": "zstd", "level": 1},
+        },
+        "store_data_equal_to_fill_value": True,
+    }
+    dtype = ts.dtype(leaf.dtype)
+    store = ts.open(spec, create=True, dtype=dtype, shape=leaf.shape, write=True).result()
+    if not leaf.ndim:
+        store.write(leaf).result()
+        return
+    for start in range(0, leaf.shape[0], n_rows):
+        rows = slice(start, min(start + n_rows, leaf.shape[0]))
+        store[rows].write(leaf[rows]).result()
+
+
+def _describe_leaf(key: Sequence[str], shape: Sequence[int]) -> dict[str, Any]:
+    """An entry of orbax's list of leaves."""
+    return {
+        "key_metadata": [{"key": part, "key_type": _KEY_OF_DICT} for part in key],
+        "value_metadata": {
+            "value_type": "np.ndarray",  # read as it is; openpi asks for jax arrays by itself
+            "skip_deserialize": False,
+            "write_shape": list(shape),
+        },
+    }
 
 
 def _distribution(path: str, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from policy_server.model.config import Pi05Config, is_lora_leaf
 from policy_server.model.pi05 import param_shapes
 
 WEIGHT_DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16))
-_TREE_FILE = "_METADATA"  # orbax writes it beside the arrays of a PyTree
-_WROTE_EVERY_CHUNK = "store_array_data_equal_to_fill_value"  # a key of that file
-_TOP_KEY = "params"
+TREE_FILE = "_METADATA"  # orbax writes it beside the arrays of a PyTree
+WROTE_EVERY_CHUNK = "store_array_data_equal_to_fill_value"  # a key of that file
+TOP_KEY = "params"
+_CONTEXT = {"file_io_concurrency": {"limit": 4}}  # chunks in flight; bounds the scratch memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +46,11 @@ def params_dir(path: Path) -> Path:
             there.
     """
     for folder in (path / "params", path):
-        if (folder / _TREE_FILE).is_file():
+        if (folder / TREE_FILE).is_file():
             return folder
     if not path.is_dir():
         raise CheckpointError(f"--policy.dir {path} is not a directory")
-    steps = [child for child in path.iterdir() if (child / "params" / _TREE_FILE).is_file()]
+    steps = [child for child in path.iterdir() if (child / "params" / TREE_FILE).is_file()]
     if steps:
         newest = max(steps, key=lambda step: (step.name.isdigit(), step.name.zfill(20)))
         raise CheckpointError(
@@ -57,7 +58,7 @@ def params_dir(path: Path) -> Path:
         )
     raise CheckpointError(
         f"--policy.dir {path} holds no orbax checkpoint: expected a step directory with params/ "
-        f"in it, or that folder itself, with a {_TREE_FILE} file"
+        f"in it, or that folder itself, with a {TREE_FILE} file"
     )
 
 
@@ -76,14 +77,25 @@ def leaf_shapes(path: Path) -> dict[str, LeafInfo]:
 def restore_leaves(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Read leaf after leaf, as they are on disk: float32 or (ml_dtypes) bfloat16, unconverted.
 
+    They come in the order of their paths. None is kept here, so that a reader that drops each leaf
+    before it asks for the next holds one at a time.
+
     Raises:
         CheckpointError: See `leaf_shapes`; or a file is missing or cut.
     """
     folder = params_dir(path)
     for name, store in _open_leaves(folder):
-        with _damage_named(folder):
-            leaf = store.read().result()
-        yield name, leaf
+        yield name, _read(store, folder)
+
+
+def restore_raw_leaves(train_state: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """As `restore_leaves`, for the raw weights in a `train_state`; nothing else of it is read.
+
+    Raises:
+        CheckpointError: There are none, since the run kept no average; or a file is damaged.
+    """
+    for name, store in _open_leaves(train_state, among_others=True):
+        yield name, _read(store, train_state)
 
 
 def restore(path: Path) -> dict[str, np.ndarray]:
@@ -119,20 +131,63 @@ def check_tree(found: Mapping[str, LeafInfo], config: Pi05Config) -> None:
         )
 
 
-def digest(params: Mapping[str, Shaped[np.ndarray, "..."]]) -> str:
+class RunningDigest:
     r"""Identity of a set of weights: sha256 over the leaves in the order of their paths.
 
     Each leaf contributes the line `<path> <dtype> <d0>x<d1>...\n` in UTF-8, then its values in C
     order, little-endian. Values count as they are on disk (a bfloat16 copy of float32 weights is
     another checkpoint); the files' layout and a trailing `value` do not.
     """
-    total = hashlib.sha256()
-    for path in sorted(params):
-        leaf = np.ascontiguousarray(params[path])
+
+    def __init__(self) -> None:
+        self._total = hashlib.sha256()
+        self._last = ""
+
+    def watch(
+        self, leaves: Iterable[tuple[str, Shaped[np.ndarray, "..."]]]
+    ) -> Iterator[tuple[str, Shaped[np.ndarray, "..."]]]:
+        """Pass leaves on, sorted by path, and take each into account; keeps none of them.
+
+        Raises:
+            ValueError: A leaf comes out of order.
+        """
+        for path, leaf in leaves:
+            self._add(path, leaf)
+            yield path, leaf
+            del leaf  # before the next one is made
+
+    def hexdigest(self) -> str:
+        """The digest of the leaves so far."""
+        return self._total.hexdigest()
+
+    def _add(self, path: str, leaf: Shaped[np.ndarray, "..."]) -> None:
+        if path <= self._last:
+            raise ValueError(f"leaf {path} comes after {self._last}")
+        self._last = path
         shape = "x".join(str(size) for size in leaf.shape)
-        total.update(f"{path} {leaf.dtype.name} {shape}\n".encode())
-        total.update(_little_endian_bytes(leaf))
-    return total.hexdigest()
+        self._total.update(f"{path} {leaf.dtype.name} {shape}\n".encode())
+        self._total.update(_little_endian_bytes(np.ascontiguousarray(leaf)))
+
+
+def digest(params: Mapping[str, Shaped[np.ndarray, "..."]]) -> str:
+    """The `RunningDigest` of weights that are in memory."""
+    return _digest_of((path, params[path]) for path in sorted(params))
+
+
+def checkpoint_digest(path: Path) -> str:
+    """The `RunningDigest` of a checkpoint, with one leaf in memory at a time.
+
+    Raises:
+        CheckpointError: See `restore_leaves`.
+    """
+    return _digest_of(restore_leaves(path))
+
+
+def _digest_of(leaves: Iterable[tuple[str, Shaped[np.ndarray, "..."]]]) -> str:
+    running = RunningDigest()
+    for _ in running.watch(leaves):
+        pass
+    return running.hexdigest()
 
 
 def _little_endian_bytes(leaf: np.ndarray) -> memoryview:
@@ -141,14 +196,25 @@ def _little_endian_bytes(leaf: np.ndarray) -> memoryview:
     return as_integers.astype(f"<u{leaf.dtype.itemsize}", copy=False).view(np.uint8).data
 
 
-def _open_leaves(folder: Path) -> Iterator[tuple[str, ts.TensorStore]]:
-    """Open the arrays of a PyTree folder one after the other, in the tree's order.
+def _read(store: ts.TensorStore, folder: Path) -> Shaped[np.ndarray, "..."]:
+    with _damage_named(folder):
+        return store.read().result()
+
+
+def _open_leaves(
+    folder: Path, *, among_others: bool = False
+) -> Iterator[tuple[str, ts.TensorStore]]:
+    """Open the arrays of a PyTree folder one after the other, in the order of their paths.
 
     Orbax's own reader opens all of them at once and, when one is damaged, leaves the others'
     callbacks to print tracebacks.
+
+    Args:
+        folder: Holds the tree's file.
+        among_others: Whether weights are part of a larger tree, as in a `train_state`.
     """
     with _damage_named(folder):
-        metadata = json.loads((folder / _TREE_FILE).read_text())
+        metadata = json.loads((folder / TREE_FILE).read_text())
         keys = [
             tuple(str(part["key"]) for part in leaf["key_metadata"])
             for leaf in metadata["tree_metadata"].values()
@@ -156,9 +222,17 @@ def _open_leaves(folder: Path) -> Iterator[tuple[str, ts.TensorStore]]:
         spec = {
             "driver": "zarr3" if metadata.get("use_zarr3", False) else "zarr",
             # A chunk that is not there is damage, unless the writer left out chunks of zeros.
-            "fill_missing_data_reads": not metadata.get(_WROTE_EVERY_CHUNK, False),
+            "fill_missing_data_reads": not metadata.get(WROTE_EVERY_CHUNK, False),
+            "context": _CONTEXT,
         }
-    for path, key in _leaf_names(folder, keys).items():
+    if among_others:  # a tree without weights has an empty leaf of that name
+        keys = [key for key in keys if key[0] == TOP_KEY and len(key) > 1]
+        if not keys:
+            raise CheckpointError(
+                f"{folder} holds no raw weights: the run kept no average, so that the params "
+                "beside it are the raw ones and can be served as they are"
+            )
+    for path, key in sorted(_leaf_names(folder, keys).items()):
         with _damage_named(folder):
             kvstore = _kvstore(folder, ".".join(key))
             store = ts.open({**spec, "kvstore": kvstore}, open=True, read=True).result()
@@ -168,10 +242,10 @@ def _open_leaves(folder: Path) -> Iterator[tuple[str, ts.TensorStore]]:
 def _leaf_names(folder: Path, keys: Sequence[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Stored key of each leaf by its path without the top key and a `value` that ends them all."""
     top = {key[0] for key in keys}
-    if top != {_TOP_KEY}:
+    if top != {TOP_KEY}:
         raise CheckpointError(
             f"--policy.dir {folder} holds the top-level keys {', '.join(sorted(top))} instead of "
-            f"only {_TOP_KEY!r}, so it is not the params folder of a step directory"
+            f"only {TOP_KEY!r}, so it is not the params folder of a step directory"
         )
     end = -1 if all(key[-1] == "value" for key in keys) else None
     return {"/".join(key[1:end]): key for key in keys}
@@ -179,6 +253,7 @@ def _leaf_names(folder: Path, keys: Sequence[tuple[str, ...]]) -> dict[str, tupl
 
 def _kvstore(folder: Path, name: str) -> dict[str, Any]:
     """Where tensorstore finds an array: in orbax's database, or in a folder of its own."""
+    folder = folder.resolve()  # tensorstore takes no ".."
     if (folder / "manifest.ocdbt").exists():
         base = {"driver": "file", "path": f"{folder}/"}
         return {"driver": "ocdbt", "base": base, "path": f"{name}/"}
@@ -193,6 +268,6 @@ def _damage_named(folder: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointError(
-            f"--policy.dir {folder} cannot be read, a file in it is missing or damaged "
+            f"the checkpoint {folder} cannot be read, a file in it is missing or damaged "
             f"({reason[:200]}), so copy the checkpoint again"
         ) from error

@@ -2,16 +2,12 @@
 
 import dataclasses
 import logging
-import math
 import socket
-import sys
 
-from policy_server.checkpoint_write import init_checkpoint
-from policy_server.checkpoints import digest, leaf_shapes, restore
-from policy_server.config import CheckpointInit, CheckpointInspect, Serve
+from policy_server.checkpoints import checkpoint_digest
+from policy_server.config import Serve
 from policy_server.determinism import Determinism
 from policy_server.metadata import make_metadata
-from policy_server.model.config import PI05, TINY
 from policy_server.plan import ServePlan
 from policy_server.policy import (
     check_digest,
@@ -22,10 +18,9 @@ from policy_server.policy import (
 )
 from policy_server.protocol import NoiseSpec
 from policy_server.server import PolicyServer, serve_until_signal
+from policy_server.terminal import say
 
 logger = logging.getLogger(__name__)
-
-MODEL_CONFIGS = {"tiny": TINY, "pi05": PI05}
 
 
 def run_serve(
@@ -71,26 +66,5 @@ def run_check(plan: ServePlan) -> None:
     request_path = open_request_path(plan)
     read_model_config(plan, request_path.tokenizer)
     if plan.arm.checkpoint_digest:
-        check_digest(plan, restore(plan.checkpoint_dir))
-    _say(f"arm {plan.arm.name} can be served from {plan.checkpoint_dir}")
-
-
-def run_checkpoint_init(command: CheckpointInit) -> None:
-    """Write random weights and print their digest."""
-    init_checkpoint(MODEL_CONFIGS[command.config], command.out, command.seed, command.dtype)
-    _say(f"{command.out} digest {digest(restore(command.out))}")
-
-
-def run_checkpoint_inspect(command: CheckpointInspect) -> None:
-    """Print every leaf, the number of parameters and the digest."""
-    leaves = leaf_shapes(command.dir)
-    for path, leaf in sorted(leaves.items()):
-        _say(f"{path} {leaf.dtype} {'x'.join(map(str, leaf.shape))}")
-    _say(
-        f"{len(leaves)} leaves, {sum(math.prod(leaf.shape) for leaf in leaves.values())} parameters"
-    )
-    _say(f"digest {digest(restore(command.dir))}")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+        check_digest(plan, checkpoint_digest(plan.checkpoint_dir))
+    say(f"arm {plan.arm.name} can be served from {plan.checkpoint_dir}")

@@ -81,19 +81,52 @@ class CheckpointInit:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInspect:
-    """Print the leaves, the number of parameters and the digest of a checkpoint."""
+    """Print leaves, which weights they are, which model, number of parameters and digest."""
 
     dir: tyro.conf.Positional[Path]
     """Checkpoint directory: the one that holds `params`."""
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckpointExtractRaw:
+    """Make the raw weights of a training step, which lie in its train_state, servable."""
+
+    dir: tyro.conf.Positional[Path]
+    """The training step's directory: the one that holds `params` and `train_state`."""
+    out: Path
+    """Directory to write; it must be empty or not exist."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointPin:
+    """Write a checkpoint's digest into an arm's row, once you vouch for its weights."""
+
+    arm: str
+    """Name of a row of the table of arms."""
+    params: Literal["raw", "ema"]
+    """Which weights the checkpoint holds."""
+    dir: Path | None = None
+    """Checkpoint directory, instead of the one that the arm names."""
+    arms_file: Path = REPOSITORY / "norm_stats" / "arms.toml"
+    """The table of arms, changed in place."""
+    checkpoints_root: Path = dataclasses.field(default_factory=_default_checkpoints_root)
+    """Where the checkpoints that arms name are; $PI05_CHECKPOINTS sets the default."""
+    yes: bool = False
+    """Vouch without being asked, for scripts."""
+
+
+CheckpointCommand = CheckpointInit | CheckpointInspect | CheckpointExtractRaw | CheckpointPin
+
+
+@dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Write or look at checkpoints."""
+    """Write, look at or vouch for checkpoints."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[CheckpointInit, tyro.conf.subcommand("init")]
         | Annotated[CheckpointInspect, tyro.conf.subcommand("inspect")]
+        | Annotated[CheckpointExtractRaw, tyro.conf.subcommand("extract-raw")]
+        | Annotated[CheckpointPin, tyro.conf.subcommand("pin")]
     ]
 
 
@@ -104,7 +137,7 @@ Command = (
 )
 
 
-def parse_command(args: list[str]) -> Serve | Check | CheckpointInit | CheckpointInspect:
+def parse_command(args: list[str]) -> Serve | Check | CheckpointCommand:
     """Read the command line; without a command it is `serve`.
 
     Raises:

@@ -6,9 +6,15 @@ The result is a plan: files that exist and belong to the arm, and what deviates 
 import dataclasses
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 from policy_server.arms import Arm, get_arm, load_arms
-from policy_server.config import CHECKPOINTS_ROOT_VARIABLE, CheckpointInit, PolicyOptions
+from policy_server.config import (
+    CHECKPOINTS_ROOT_VARIABLE,
+    CheckpointExtractRaw,
+    CheckpointInit,
+    PolicyOptions,
+)
 from policy_server.errors import CheckpointError, ConfigError, NormStatsError, TokenizerError
 from policy_server.params_kind import ParamsKind, find_params_kind
 from policy_server.tokenizer import find_tokenizer
@@ -44,7 +50,7 @@ def make_plan(options: PolicyOptions) -> ServePlan:
     if options.seed < 0:
         raise ConfigError(f"--policy.seed {options.seed} is negative; give 0 or more.")
     row = get_arm(options.arm, load_arms(options.arms_file), options.arms_file)
-    checkpoint_dir = _find_checkpoint(row, options)
+    checkpoint_dir = find_checkpoint(row, options.dir, options.checkpoints_root)
     stats_path, stats_sha256 = _find_norm_stats(row, options)
     arm, deviations = _apply_overrides(row, options, stats_sha256)
     _require_pins(row, options, stats_sha256)
@@ -58,7 +64,7 @@ def make_plan(options: PolicyOptions) -> ServePlan:
     )
 
 
-def check_init(command: CheckpointInit) -> None:
+def check_out(command: CheckpointInit | CheckpointExtractRaw) -> None:
     """Refuse to write a checkpoint over anything.
 
     Raises:
@@ -69,21 +75,31 @@ def check_init(command: CheckpointInit) -> None:
         raise CheckpointError(
             f"--out {out} exists and is not empty; choose another directory or remove it."
         )
-    if command.seed < 0:
+    if isinstance(command, CheckpointInit) and command.seed < 0:
         raise CheckpointError(f"--seed {command.seed} is negative; give 0 or more.")
 
 
-def _find_checkpoint(row: Arm, options: PolicyOptions) -> Path:
-    """The directory of --policy.dir, else the row's one under the checkpoints' root."""
-    if options.dir is None and not row.checkpoint:
+def find_checkpoint(row: Arm, given: Path | None, root: Path, *, prefix: str = "--policy.") -> Path:
+    """The directory that was given, else the row's one under the checkpoints' root.
+
+    Args:
+        row: The arm.
+        given: What the flag `dir` says.
+        root: What the flag `checkpoints-root` says.
+        prefix: How these flags start.
+
+    Raises:
+        CheckpointError: There is none, or it does not exist.
+    """
+    if given is None and not row.checkpoint:
         raise CheckpointError(
-            f"arm {row.name!r} names no checkpoint; give its directory with --policy.dir."
+            f"arm {row.name!r} names no checkpoint; give its directory with {prefix}dir."
         )
-    directory = options.dir or options.checkpoints_root / row.checkpoint
+    directory = given or root / row.checkpoint
     if not directory.is_dir():
         raise CheckpointError(
             f"the checkpoint directory {directory} of arm {row.name!r} does not exist; give it "
-            "with --policy.dir, or the folder that holds it with --policy.checkpoints-root or "
+            f"with {prefix}dir, or the folder that holds it with {prefix}checkpoints-root or "
             f"${CHECKPOINTS_ROOT_VARIABLE}."
         )
     return directory
@@ -144,12 +160,17 @@ def _digest_or_none(arms_file: Path, row: Arm) -> str | None:
 
 def _require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
     """Refuse an unpinned arm of real weights, and stats that are not the pinned ones."""
-    missing = [key for key in ("norm_stats_sha256", "checkpoint_digest") if not getattr(row, key)]
+    writers = {
+        "norm_stats_sha256": f"`policy-server norm-stats import --arm {row.name} --from FILE`",
+        "checkpoint_digest": f"`policy-server checkpoint pin --arm {row.name} --params "
+        f"{row.params}`",
+    }
+    missing = [key for key in writers if not getattr(row, key)]
     if row.params != "any" and missing:
         raise ConfigError(
-            f'arm {row.name!r} has params = "{row.params}" and is not served unpinned: fill in '
-            f"{' and '.join(missing)} of [arms.{row.name}] in {options.arms_file} (the stats found "
-            f"have {stats_sha256}; `policy-server checkpoint inspect DIR` prints the digest)."
+            f'arm {row.name!r} has params = "{row.params}" and is not served unpinned: '
+            f"[arms.{row.name}] in {options.arms_file} lacks {' and '.join(missing)}, which "
+            f"{' and '.join(writers[key] for key in missing)} write{'s'[len(missing) - 1 :]}."
         )
     pinned = row.norm_stats_sha256
     if options.norm_stats is None and pinned and stats_sha256 != pinned:
@@ -162,19 +183,34 @@ def _require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
 
 def _require_params_kind(row: Arm, checkpoint_dir: Path) -> ParamsKind:
     """Refuse EMA weights for an arm of raw ones, and the other way round."""
-    kind = find_params_kind(checkpoint_dir)
+    kind = find_params_kind(checkpoint_dir).kind
     if row.params == "any" or kind == row.params:
         return kind
     if kind == "unknown":
         return row.params  # vouched for by the pin, which `_require_pins` demands
+    raise wrong_kind(row, kind, row.params, checkpoint_dir, flag="--policy.dir")
+
+
+def wrong_kind(
+    row: Arm, found: ParamsKind, wanted: Literal["raw", "ema"], directory: Path, *, flag: str
+) -> CheckpointError:
+    """The refusal of a directory that holds the other kind of weights.
+
+    Args:
+        row: The arm.
+        found: What the directory holds.
+        wanted: What it should hold.
+        directory: The checkpoint.
+        flag: Gives another directory.
+    """
     remedy = {
-        "raw": "its raw weights lie in train_state and must be extracted into a directory of their "
-        "own (checkpoint extract-raw)",
-        "ema": "it was trained without EMA",
-    }[row.params]
-    raise CheckpointError(
-        f"the checkpoint {checkpoint_dir} holds {kind} weights and arm {row.name!r} is one of "
-        f"{row.params} weights; {remedy}, or give another directory with --policy.dir."
+        "raw": "extract its raw weights with `policy-server checkpoint extract-raw "
+        f"{directory} --out DIR`",
+        "ema": "that run kept no average",
+    }[wanted]
+    return CheckpointError(
+        f"the checkpoint {directory} holds {found} weights and arm {row.name!r} is one of "
+        f"{wanted} weights; {remedy}, or give another directory with {flag}."
     )
 
 

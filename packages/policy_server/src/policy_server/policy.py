@@ -9,12 +9,25 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer, UInt8
 
-from policy_server.checkpoints import check_tree, digest, leaf_shapes, restore
+from policy_server.arms import Arm
+from policy_server.checkpoints import (
+    LeafInfo,
+    RunningDigest,
+    check_tree,
+    leaf_shapes,
+    restore_leaves,
+)
 from policy_server.errors import CheckpointError
 from policy_server.images import IMAGE_SIZE
-from policy_server.model.config import PI05, Pi05Config, config_from_shapes
+from policy_server.model.config import (
+    PI05,
+    Pi05Config,
+    config_from_shapes,
+    refuse_other_models,
+)
 from policy_server.model.sampler import Sampler, WeightStorage
 from policy_server.norm_stats import load_norm_stats
+from policy_server.params_kind import find_params_kind
 from policy_server.plan import ServePlan
 from policy_server.protocol import Inference
 from policy_server.request_path import RequestPath, fit_norm_stats
@@ -97,7 +110,7 @@ class LoadedPolicy:
 
 
 def load_policy(plan: ServePlan, weights: WeightStorage | None) -> LoadedPolicy:
-    """Restore the checkpoint of a plan and put it on the device.
+    """Restore the checkpoint of a plan and put it on the device, leaf after leaf.
 
     Args:
         plan: From `make_plan`.
@@ -108,25 +121,24 @@ def load_policy(plan: ServePlan, weights: WeightStorage | None) -> LoadedPolicy:
     """
     request_path = open_request_path(plan)
     config = read_model_config(plan, request_path.tokenizer)
-    params = restore(plan.checkpoint_dir)
-    checkpoint_digest = check_digest(plan, params)
     device = jax.devices()[0]
     if weights is None:
         # XLA's CPU has no bfloat16 products: it would convert all weights at each query
         store_f32 = device.platform == "cpu" or plan.arm.compute_dtype == "float32"
         weights = "f32" if store_f32 else "bf16"
+    running = RunningDigest()
     sampler = Sampler(
         config,
-        params,
+        running.watch(restore_leaves(plan.checkpoint_dir)),
         compute_dtype=plan.arm.compute_dtype,
         weights=weights,
         num_steps=plan.arm.sample_steps,
-        release_params=True,
     )
+    check_digest(plan, running.hexdigest())
     return LoadedPolicy(
         policy=Policy(request_path, sampler),
         request_path=request_path,
-        checkpoint_digest=checkpoint_digest,
+        checkpoint_digest=running.hexdigest(),
         weights=weights,
         platform=device.platform,
         device_kind=device.device_kind,
@@ -167,13 +179,7 @@ def read_model_config(plan: ServePlan, tokenizer: Tokenizer) -> Pi05Config:
         CheckpointError: The tree is not the arm's model.
     """
     arm = plan.arm
-    leaves = leaf_shapes(plan.checkpoint_dir)
-    lengths = {"action_horizon": arm.action_horizon, "max_token_len": arm.max_token_len}
-    if arm.model == "pi05":
-        config = dataclasses.replace(PI05, action_dim=arm.action_dim, **lengths)
-    else:
-        config = config_from_shapes({path: leaf.shape for path, leaf in leaves.items()}, **lengths)
-    check_tree(leaves, config)
+    config = check_leaves(leaf_shapes(plan.checkpoint_dir), arm)
     for what, found, expected in (
         ("action_dim", config.action_dim, arm.action_dim),
         ("image size", config.siglip.image_size, IMAGE_SIZE),
@@ -192,20 +198,37 @@ def read_model_config(plan: ServePlan, tokenizer: Tokenizer) -> Pi05Config:
     return config
 
 
-def check_digest(plan: ServePlan, params: Mapping[str, Float[np.ndarray, "..."]]) -> str:
-    """Compute the checkpoint's digest and compare it with the arm's pin.
+def check_leaves(leaves: Mapping[str, LeafInfo], arm: Arm) -> Pi05Config:
+    """The sizes of the arm's model, to which these leaves must belong.
 
     Raises:
-        CheckpointError: The arm is pinned to other weights.
+        CheckpointError: They are those of another model or size, or have LoRA adapters.
     """
-    found, pinned = digest(params), plan.arm.checkpoint_digest
+    refuse_other_models(leaves)
+    lengths = {"action_horizon": arm.action_horizon, "max_token_len": arm.max_token_len}
+    if arm.model == "pi05":
+        config = dataclasses.replace(PI05, action_dim=arm.action_dim, **lengths)
+    else:
+        config = config_from_shapes({path: leaf.shape for path, leaf in leaves.items()}, **lengths)
+    check_tree(leaves, config)
+    return config
+
+
+def check_digest(plan: ServePlan, found: str) -> None:
+    """Compare the checkpoint's digest with the arm's pin and with what vouches for its kind.
+
+    Raises:
+        CheckpointError: The arm is pinned to other weights, or the mark in the directory is that of
+            other weights.
+    """
+    pinned = plan.arm.checkpoint_digest
     if pinned and found != pinned:
         raise CheckpointError(
             f"the checkpoint {plan.checkpoint_dir} has digest {found}, arm {plan.arm.name!r} is "
             f"pinned to {pinned}; give the pinned one with --policy.dir, or correct "
             "checkpoint_digest in the table of arms."
         )
-    return found
+    find_params_kind(plan.checkpoint_dir).check_digest(found)
 
 
 def warm_up(loaded: LoadedPolicy) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from policy_server.errors import CheckpointError
 
@@ -120,7 +120,7 @@ def config_from_shapes(
         CheckpointError: The tree is a pi0 model's, has LoRA leaves, lacks a leaf that tells a
             size, or its sizes contradict each other.
     """
-    _refuse_other_models(shapes)
+    refuse_other_models(shapes)
     read = _ShapeReader(shapes)
     pos_embedding = read(f"{_IMG}/pos_embedding", 3)
     query = read(f"{_BLOCK}/MultiHeadDotProductAttention_0/query/kernel", 4)
@@ -183,8 +183,13 @@ def _gemma_config(read: _ShapeReader, suffix: str) -> GemmaConfig:
     )
 
 
-def _refuse_other_models(paths: Mapping[str, object]) -> None:
-    """Name the models that share most of pi0.5's leaves and would serve wrong actions."""
+def refuse_other_models(paths: Iterable[str]) -> None:
+    """Name the models that share most of pi0.5's leaves and would serve wrong actions.
+
+    Raises:
+        CheckpointError: The leaves' paths are those of a pi0 model, or have LoRA leaves.
+    """
+    paths = list(paths)
     if any(path.startswith(("state_proj/", "action_time_mlp_")) for path in paths):
         raise CheckpointError(
             "--policy.dir holds a pi0 checkpoint (it has state_proj or action_time_mlp leaves); "

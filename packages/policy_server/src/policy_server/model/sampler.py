@@ -1,6 +1,6 @@
 """From one request's arrays to a chunk of actions: one compiled program, fed with the weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import jax
@@ -13,7 +13,7 @@ from policy_server.model.config import IMAGE_KEYS, Pi05Config
 from policy_server.model.flow import Trajectory, integrate, make_schedule
 from policy_server.model.gemma import KeyValues
 from policy_server.model.numerics import DTypeName, Numerics
-from policy_server.model.pi05 import Observation, Pi05, bind, param_shapes
+from policy_server.model.pi05 import Observation, Pi05, bind
 
 PIXEL_VALUES = np.arange(256, dtype=np.uint8).astype(np.float32) / 255.0 * 2.0 - 1.0
 """What each uint8 level becomes, by numpy's arithmetic; XLA's own division differs by 1e-7."""
@@ -37,23 +37,23 @@ class Sampler:
     def __init__(
         self,
         config: Pi05Config,
-        params: Mapping[str, np.ndarray],
+        params: Iterable[tuple[str, np.ndarray]],
         *,
         compute_dtype: DTypeName,
         weights: WeightStorage,
         num_steps: int,
-        release_params: bool = False,
     ) -> None:
-        """Put the weights on the default device.
+        """Put the weights on the default device, one leaf after the other.
+
+        No leaf is held here after it is stored, since a full-size checkpoint does not fit twice in
+        the memory of a small machine.
 
         Args:
             config: Sizes.
-            params: Every leaf of `param_shapes(config)`, float32 or bfloat16.
+            params: Every leaf of `param_shapes(config)`, float32 or bfloat16, in any order.
             compute_dtype: dtype of activations, and what the weights are rounded to.
             weights: dtype in which they are stored.
             num_steps: Flow steps per request.
-            release_params: Empty `params` (then a dict) leaf by leaf: a full-size checkpoint does
-                not fit twice in the memory of a small machine.
 
         Raises:
             ConfigError: `num_steps` is below 1, or bfloat16 storage would round float32 weights.
@@ -69,12 +69,12 @@ class Sampler:
         self.num_steps = num_steps
         self.numerics = Numerics(compute=compute_dtype, weights=compute_dtype)
         self._storage = _STORAGE_DTYPES[weights]
-        self._params = {}
-        for path in param_shapes(config):
-            leaf = round_weights(params[path], self.numerics.weights, self._storage)
-            if release_params and isinstance(params, dict):
-                del params[path]
-            self._params[path] = jax.device_put(leaf)
+        self._params: dict[str, Array] = {}
+        for path, leaf in params:
+            stored = round_weights(leaf, self.numerics.weights, self._storage)
+            del leaf
+            self._params[path] = jax.device_put(stored).block_until_ready()
+            del stored  # before the next one is read
         self._compiled: jax.stages.Compiled | None = None
 
     def compile(self) -> None:
