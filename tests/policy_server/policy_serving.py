@@ -19,11 +19,14 @@ JOIN_TIMEOUT_S = 30  # only a hanging server reaches it
 
 @contextlib.contextmanager
 def serving(
-    infer: Callable[[Any, np.ndarray], Inference], metadata: dict[str, Any], noise: NoiseSpec
+    infer: Callable[[Any, np.ndarray], Inference],
+    metadata: dict[str, Any],
+    noise: NoiseSpec,
+    **access: Any,
 ) -> Iterator[int]:
     """Serve on a free port of 127.0.0.1 until the block ends; gives the port."""
     listener = bind("127.0.0.1", 0)
-    server = PolicyServer(infer, metadata, noise)
+    server = PolicyServer(infer, metadata, noise, **access)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=lambda: loop.run_until_complete(server.run(listener)))
     # Listening before the thread starts, the first connection waits instead of being refused.
@@ -44,16 +47,17 @@ def pack(message: object) -> bytes:
 
 
 @contextlib.contextmanager
-def stock_client(port: int) -> Iterator[WebsocketClientPolicy]:
+def stock_client(port: int, api_key: str | None = None) -> Iterator[WebsocketClientPolicy]:
     """openpi's own client; it has no way to close, so its connection is closed from here."""
-    client = WebsocketClientPolicy("127.0.0.1", port)
+    client = WebsocketClientPolicy("127.0.0.1", port, api_key)
     try:
         yield client
     finally:
         client._ws.close()
 
 
-def get(port: int, path: str) -> tuple[int, str, str]:
+def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
     """Status, content type and body of a plain HTTP request."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=JOIN_TIMEOUT_S) as reply:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    with urllib.request.urlopen(request, timeout=JOIN_TIMEOUT_S) as reply:
         return reply.status, reply.headers["Content-Type"], reply.read().decode()

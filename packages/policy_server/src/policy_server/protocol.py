@@ -20,6 +20,10 @@ from policy_server.errors import RequestError
 PROTOCOL_NAME = "openpi-pi05-eval"
 PROTOCOL_VERSION = 1
 MAX_REQUEST_BYTES = 16 * 2**20  # a request with three 224x224 images has 0.45 MB
+# A few bytes can declare a list of 16 million places, and nest it a thousand times.
+MAX_LIST_LENGTH = 4096
+MAX_MAP_LENGTH = 256
+MAX_CONTAINERS = 10_000
 
 NOT_REPRODUCIBLE = "the request had no noise, so the server drew it: not reproducible"
 
@@ -93,8 +97,15 @@ def decode_request(frame: bytes | str, noise: NoiseSpec) -> Request:
             f"the request has {len(frame)} bytes, at most {MAX_REQUEST_BYTES} are taken; "
             "send smaller images."
         )
+    hooks = _Hooks()
     try:
-        fields = msgpack.unpackb(frame, object_hook=_decode_array)
+        fields = msgpack.unpackb(
+            frame,
+            object_hook=hooks.decode_map,
+            list_hook=hooks.decode_list,
+            max_array_len=MAX_LIST_LENGTH,
+            max_map_len=MAX_MAP_LENGTH,
+        )
     except RequestError:
         raise
     except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException) as error:
@@ -116,6 +127,29 @@ def decode_request(frame: bytes | str, noise: NoiseSpec) -> Request:
         noise=_check_noise(sent_noise, noise),
         query=None if query is None else _check_query(query),
     )
+
+
+class _Hooks:
+    """What msgpack calls for each container of one frame."""
+
+    def __init__(self) -> None:
+        self._n_containers = 0
+
+    def decode_list(self, items: list[Any]) -> list[Any]:
+        self._count()
+        return items
+
+    def decode_map(self, mapping: dict[Any, Any]) -> Any:
+        self._count()
+        return _decode_array(mapping)
+
+    def _count(self) -> None:
+        self._n_containers += 1
+        if self._n_containers > MAX_CONTAINERS:
+            raise RequestError(
+                f"the request holds more than {MAX_CONTAINERS} maps and lists; send arrays as "
+                "openpi's client does."
+            )
 
 
 def _decode_array(mapping: dict[Any, Any]) -> Any:

@@ -10,11 +10,11 @@ import logging
 import secrets
 import signal
 import socket
+import ssl
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,11 @@ import websockets.asyncio.server as ws
 from jaxtyping import Float32
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
-from websockets.http11 import Request as HttpRequest
-from websockets.http11 import Response as HttpResponse
 from websockets.protocol import State
 
 from policy_server.errors import ConfigError, RequestError
+from policy_server.http_answers import HttpAnswers
+from policy_server.metrics import Metrics, Result
 from policy_server.protocol import Inference, NoiseSpec, decode_request, encode, make_reply
 
 logger = logging.getLogger(__name__)
@@ -47,25 +47,37 @@ class Session:
     peer: str
     query_ms: list[float] = dataclasses.field(default_factory=list)
     n_drawn: int = 0
+    n_refused: int = 0
     prev_total_ms: float | None = None
 
     def summary(self) -> str:
-        """Query count and median time, for the log."""
-        if not self.query_ms:
-            return "0 queries"
-        return f"{len(self.query_ms)} queries, median {statistics.median(self.query_ms):.1f} ms"
+        """Query count, median time and refusals, for the log."""
+        text = f"{len(self.query_ms)} queries"
+        if self.query_ms:
+            text += f", median {statistics.median(self.query_ms):.1f} ms"
+        return f"{text}, {self.n_refused} refused" if self.n_refused else text
 
 
 class PolicyServer:
     """Answers queries on a bound socket until it is told to stop."""
 
-    def __init__(self, infer: Infer, metadata: Mapping[str, Any], noise: NoiseSpec) -> None:
+    def __init__(
+        self,
+        infer: Infer,
+        metadata: Mapping[str, Any],
+        noise: NoiseSpec,
+        *,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """Keep what is served; no thread and no connection yet.
 
         Args:
             infer: Maps (observation, noise) to a result; called in one thread, one call at a time.
             metadata: The first frame of every connection.
             noise: What noise must look like.
+            api_key: What clients must send; None serves everyone.
+            tls: Certificate and key; None serves without encryption.
         """
         self._infer = infer
         self._metadata = encode(metadata)
@@ -75,6 +87,11 @@ class PolicyServer:
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._tls = tls
+        self._metrics = Metrics()
+        self._answer_http = HttpAnswers(
+            self._metrics, api_key=api_key, is_stopping=self._stopping.is_set
+        )
 
     def stop(self) -> None:
         """Let the running queries finish, then close everything; call it from the event loop."""
@@ -90,7 +107,8 @@ class PolicyServer:
             server = await ws.serve(
                 self._serve_connection,
                 sock=listener,
-                process_request=_answer_http,
+                ssl=self._tls,
+                process_request=self._answer_http,
                 compression=None,
                 max_size=MAX_FRAME_BYTES,
                 logger=library_logger,
@@ -98,7 +116,8 @@ class PolicyServer:
             )
         except OSError as error:
             raise _port_error(_address(listener.getsockname()), error) from error
-        logger.info("listening on ws://%s", _address(listener.getsockname()))
+        scheme = "ws" if self._tls is None else "wss"
+        logger.info("listening on %s://%s", scheme, _address(listener.getsockname()))
         await self._stopping.wait()
         await self._idle.wait()
         server.close()
@@ -108,16 +127,21 @@ class PolicyServer:
     async def _serve_connection(self, connection: ws.ServerConnection) -> None:
         session = Session(peer=_address(connection.remote_address))
         logger.info("%s connected", session.peer)
+        self._metrics.connections.inc()
+        ending = ""
         try:
             await connection.send(self._metadata)
             async for frame in connection:
                 if self._stopping.is_set() or connection.state is not State.OPEN:
                     break  # what a client sends after the end is not answered
                 await self._serve_query(connection, frame, session)
-        except ConnectionClosed:
-            pass  # the stock client never says goodbye
+        except ConnectionClosed as closed:
+            # the stock client never says goodbye; only a connection that was ended here is told of
+            if closed.sent is not None and not closed.rcvd_then_sent:
+                ending = f"; ended here: {closed.sent}"
         finally:
-            logger.info("%s disconnected: %s", session.peer, session.summary())
+            self._metrics.connections.dec()
+            logger.info("%s disconnected: %s%s", session.peer, session.summary(), ending)
 
     async def _serve_query(
         self, connection: ws.ServerConnection, frame: bytes | str, session: Session
@@ -126,21 +150,30 @@ class PolicyServer:
         received = time.perf_counter()
         self._running += 1
         self._idle.clear()
+        self._metrics.unanswered.inc()
+        result: Result = "ok"
         try:
             loop = asyncio.get_running_loop()
             reply = await loop.run_in_executor(self._worker, self._answer, frame, session, received)
             await connection.send(reply)
         except RequestError as error:
+            result = "refused"
+            if not session.n_refused:
+                logger.warning("%s refused, the first time: %s", session.peer, error)
+            session.n_refused += 1
             await connection.send(str(error))
         except ConnectionClosed:
             raise
         except Exception:
+            result = "fault"
             fault = secrets.token_hex(4)
             logger.exception("internal error %s, %s", fault, session.peer)
             await connection.send(f"internal error {fault}; the server's log has its traceback.")
             await connection.close(CloseCode.INTERNAL_ERROR, f"internal error {fault}")
         finally:
             session.prev_total_ms = _ms_since(received)
+            self._metrics.unanswered.dec()
+            self._metrics.answered(result, session.prev_total_ms / 1000.0)
             self._running -= 1
             if not self._running:
                 self._idle.set()
@@ -220,13 +253,6 @@ def _is_worth_a_traceback(record: logging.LogRecord) -> bool:
 
 
 library_logger.addFilter(_is_worth_a_traceback)
-
-
-def _answer_http(connection: ws.ServerConnection, request: HttpRequest) -> HttpResponse | None:
-    """Answer a health check; everything else becomes a websocket."""
-    if request.path == "/healthz":
-        return connection.respond(HTTPStatus.OK, "OK\n")
-    return None
 
 
 def _port_error(address: str, error: OSError) -> ConfigError:
