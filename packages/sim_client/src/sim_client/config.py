@@ -42,6 +42,9 @@ class RunArgs:
     """Base of the seeds of the policy's noise."""
     replan_steps: int = 5
     """Actions played of each chunk before the policy is asked again."""
+    mp4_roundtrip: bool | None = None
+    """Pass camera frames through the training's video codec before the resize; by default as the
+    simulator's training data was made: on for robocasa, off elsewhere."""
     log_dir: Path | None = None
     """Folder of the run; by default eval/results/<sim>-<arm>-<time>."""
     resume: bool = False

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from openpi_client import image_tools
 
+from sim_client import mp4
 from sim_client.chunking import ChunkPlayer
 from sim_client.envs.base import SimEnv
 from sim_client.errors import PolicyError, SimError
@@ -52,6 +53,7 @@ class EpisodeSettings:
         noise_shape: (action_horizon, action_dim), as the server announces it.
         action_width: Numbers in one action.
         resize: Side of the images that are sent, pixels.
+        mp4_roundtrip: Whether frames pass through the training's video codec before the resize.
         video: Whether to write a rollout video.
         full_trace: Whether the trace keeps the physics state beside its digest.
     """
@@ -61,6 +63,7 @@ class EpisodeSettings:
     noise_shape: tuple[int, int]
     action_width: int
     resize: int = 224
+    mp4_roundtrip: bool = False
     video: bool = True
     full_trace: bool = False
 
@@ -160,10 +163,8 @@ class _Rollout:
         observation = self._env.observe()
         self._clock.measure("observe", start)
         start = time.perf_counter()
-        size = self._settings.resize
         request: dict[str, Any] = {
-            key: image_tools.resize_with_pad(frame, size, size)
-            for key, frame in observation.images.items()
+            key: self._sent_image(frame) for key, frame in observation.images.items()
         }
         request[STATE_KEY] = np.asarray(observation.state, np.float32)
         request["prompt"] = self._prompt = observation.prompt
@@ -193,6 +194,12 @@ class _Rollout:
             chunk=reply.actions,
         )
         self._player.load(reply.actions)
+
+    def _sent_image(self, frame: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "s s 3"]:
+        """The image that the policy gets for a camera's frame."""
+        if self._settings.mp4_roundtrip:
+            frame = mp4.roundtrip(frame)
+        return image_tools.resize_with_pad(frame, self._settings.resize, self._settings.resize)
 
     def _step(self) -> None:
         """Play one action."""

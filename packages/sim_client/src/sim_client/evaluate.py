@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim_client import contract, episode, provenance, results
+from sim_client import contract, episode, mp4, provenance, results
 from sim_client.config import RunArgs
 from sim_client.envs.base import SimEnv
 from sim_client.envs.registry import SIMS, Sim
@@ -50,7 +50,7 @@ class RunSummary:
 
 
 def resolve(args: RunArgs) -> RunArgs:
-    """The same request with every task by its own name: a suite's name stands for its tasks.
+    """The same request with every task by its own name and the simulator's defaults filled in.
 
     Raises:
         ConfigError: There is no such task, one is asked for twice, or a number is impossible.
@@ -62,7 +62,8 @@ def resolve(args: RunArgs) -> RunArgs:
         sim.check_task(task)
     if len(set(tasks)) != len(tasks):
         raise ConfigError(f"--args.env-names {' '.join(args.env_names)} names a task twice")
-    return dataclasses.replace(args, env_names=tasks)
+    codec = sim.mp4_roundtrip if args.mp4_roundtrip is None else args.mp4_roundtrip
+    return dataclasses.replace(args, env_names=tasks, mp4_roundtrip=codec)
 
 
 def claim_log_dir(args: RunArgs, *, arm: str) -> Path:
@@ -161,6 +162,7 @@ class _Run:
             action_seed=args.action_seed,
             noise_shape=agreed.noise_shape,
             action_width=agreed.action_width,
+            mp4_roundtrip=args.mp4_roundtrip or False,
             video=args.video,
             full_trace=args.trace == "full",
         )
@@ -226,6 +228,7 @@ class _Run:
             "replan_steps": self._args.replan_steps,
             "resize": self._settings.resize,
             "camera_size": CAMERA_SIZE,
+            "mp4_roundtrip": mp4.SETTINGS if self._settings.mp4_roundtrip else None,
             "success_rule": "first step at which the simulator's success signal is true",
             "deviations": list(self._agreed.deviations),
         }

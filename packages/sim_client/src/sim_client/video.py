@@ -39,9 +39,21 @@ class VideoWriter:
 
     def _open(self, width: int, height: int) -> tuple[OutputContainer, VideoStream]:
         container = av.open(str(self._path), "w", format="mp4")
-        stream = container.add_stream("libx264", rate=self._fps)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": CRF, "preset": "medium"}
-        # libx264's output depends on the number of threads, whose default is the number of cores
-        stream.codec_context.thread_count = 1
-        return container, stream
+        return container, new_stream(container, width, height, fps=self._fps)
+
+
+def new_stream(container: OutputContainer, width: int, height: int, *, fps: int) -> VideoStream:
+    """Add an h264 stream whose bytes depend on the frames alone.
+
+    Args:
+        container: Where the stream goes.
+        width: Pixels, even.
+        height: Pixels, even.
+        fps: Frames per second.
+    """
+    stream = container.add_stream("libx264", rate=fps)
+    stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+    stream.options = {"crf": CRF, "preset": "medium"}
+    # libx264's output depends on the number of threads, whose default is the number of cores
+    stream.codec_context.thread_count = 1
+    return stream

@@ -34,6 +34,7 @@ class Sim:
         check_task: Raises ConfigError, with the nearest names, for a task it does not have.
         expand_tasks: The tasks that a name stands for: itself, or those of a suite.
         make: Builds a task's environment.
+        mp4_roundtrip: Whether frames pass through the training's video codec by default.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Sim:
     check_task: Callable[[str], object]
     make: MakeEnv
     expand_tasks: Callable[[str], tuple[str, ...]] = lambda name: (name,)
+    mp4_roundtrip: bool = False
 
 
 SIMS = {
