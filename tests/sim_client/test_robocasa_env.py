@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from robosuite_rollout import seeded_actions
 from sim_client.envs.base import SimEnv
 from sim_client.envs.robocasa import RobocasaEnv
 from sim_client.envs.robocasa_setup import object_models
-from sim_client.envs.robocasa_tasks import check_task, expand_tasks, task_horizon
 from sim_client.errors import ConfigError, PolicyError, SimError
 from sim_client.robots import PANDA_OMRON_ACTION, PANDA_OMRON_STATE
 
@@ -160,31 +160,6 @@ def test_asking_for_stages_changes_nothing(env):
     assert env._env.rng.bit_generator.state == generator
 
 
-# --- names --------------------------------------------------------------------------------------
-
-
-def test_the_step_limit_is_the_registrys_and_not_a_multiple():
-    assert task_horizon(TASK) == 750
-    assert {task_horizon(task) for task in expand_tasks("atomic_seen")} <= set(range(450, 1051))
-
-
-def test_a_task_set_expands_to_tasks_and_a_task_to_itself():
-    assert len(expand_tasks("target50")) == len(set(expand_tasks("target50"))) == 50
-    assert len(expand_tasks("atomic_seen")) == 18
-    assert expand_tasks(TASK) == (TASK,)
-
-
-@pytest.mark.parametrize(
-    ("asked", "nearest"), [(TASK.lower(), TASK), ("atomic_sene", "atomic_seen")]
-)
-def test_an_unknown_task_names_the_nearest_task_or_set(asked, nearest):
-    for refuse in (check_task, expand_tasks):
-        with pytest.raises(
-            ConfigError, match=rf"--args\.env_names '{asked}'.*did you.*'{nearest}'"
-        ):
-            refuse(asked)
-
-
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -206,6 +181,20 @@ def test_a_broken_simulation_is_a_sim_error_and_the_next_episode_is_not_touched(
         env.step(action())
     assert rollout(env, 1) == expected
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scene_that_breaks_while_it_settles_is_a_sim_error(env, monkeypatch):
+    mujoco: Any = importlib.import_module("mujoco")
+    reset = env._gym.reset
+
+    def reset_with_a_warning(**kwargs):
+        result = reset(**kwargs)
+        env._env.sim.data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number = 1
+        return result
+
+    monkeypatch.setattr(env._gym, "reset", reset_with_a_warning)
+    with pytest.raises(SimError, match="episode 1's scene broke while its objects settled"):
+        env.reset(1)
 
 
 def set_models(monkeypatch, choose):

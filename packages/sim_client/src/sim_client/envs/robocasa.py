@@ -134,7 +134,7 @@ class RobocasaEnv:
                 "RoboCasa's reset left the old GL context alive, so a later garbage collection "
                 f"would corrupt the images; build the environment with renderer={RENDERER!r}."
             )
-        check_physics(self._env.sim.data)
+        self._check_settled(ep_id)
         self._scene = describe_scene(self._env.get_ep_meta(), self._object_poses())
         if not self._rendering_checked:
             self._cameras.check_survives_collection(VIDEO_CAMERA)
@@ -226,6 +226,19 @@ class RobocasaEnv:
             name: (data.body_xpos[body].copy(), data.body_xquat[body].copy())
             for name, body in self._env.obj_body_id.items()
         }
+
+    def _check_settled(self, ep_id: int) -> None:
+        """Refuse a scene that broke by itself: MuJoCo then puts everything at its model's origin.
+
+        The stock loop plays such an episode and counts a failure; it says nothing about a policy.
+        """
+        try:
+            check_physics(self._env.sim.data)
+        except SimError as error:
+            raise SimError(
+                f"episode {ep_id}'s scene broke while its objects settled, before any action: "
+                f"{error}"
+            ) from error
 
     def _render(self, camera: str) -> UInt8[np.ndarray, "h w 3"]:
         with self._failures(f"rendering {camera}"):
