@@ -19,7 +19,7 @@ class PointSim:
         self.made: list[fakes.PointEnv] = []
         self.build = fakes.PointEnv
 
-    def __call__(self, task, *, camera_size, max_steps):
+    def __call__(self, task, *, camera_size, max_steps, split):
         env = self.build()
         env.task = task
         self.made.append(env)

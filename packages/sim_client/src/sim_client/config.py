@@ -30,8 +30,10 @@ class RunArgs:
     """Host of the policy server."""
     port: int = 8000
     """Port of the policy server."""
-    sim: Literal["robosuite", "libero"] = "robosuite"
+    sim: Literal["robosuite", "libero", "robocasa"] = "robosuite"
     """Simulator."""
+    split: str = "target"
+    """Scenes and objects of robocasa: target or pretrain; the other simulators have no splits."""
     env_names: tuple[str, ...] = ("Lift",)
     """Tasks to evaluate, one after the other; a suite's name stands for all its tasks."""
     num_trials: int = 200

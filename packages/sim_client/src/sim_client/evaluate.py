@@ -62,6 +62,8 @@ def resolve(args: RunArgs) -> RunArgs:
         sim.check_task(task)
     if len(set(tasks)) != len(tasks):
         raise ConfigError(f"--args.env-names {' '.join(args.env_names)} names a task twice")
+    if sim.check_split is not None:
+        sim.check_split(args.split)
     codec = sim.mp4_roundtrip if args.mp4_roundtrip is None else args.mp4_roundtrip
     return dataclasses.replace(args, env_names=tasks, mp4_roundtrip=codec)
 
@@ -188,7 +190,12 @@ class _Run:
         return self._finish(known, stopped)
 
     def _make(self, task: str) -> SimEnv:
-        return self._sim.make(task, camera_size=CAMERA_SIZE, max_steps=self._args.max_steps)
+        return self._sim.make(
+            task,
+            camera_size=CAMERA_SIZE,
+            max_steps=self._args.max_steps,
+            split=self._args.split,
+        )
 
     def _provenance(self, server: dict[str, Any], env: SimEnv) -> dict[str, Any]:
         """What the run's numbers depend on."""
@@ -224,6 +231,7 @@ class _Run:
         return {
             "arm": self._agreed.arm,
             "sim": self._sim.name,
+            "split": None if self._sim.check_split is None else self._args.split,
             "action_seed": self._args.action_seed,
             "replan_steps": self._args.replan_steps,
             "resize": self._settings.resize,

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from sim_client.envs import libero_tasks
+from sim_client.envs import libero_tasks, robocasa_tasks
 from sim_client.envs.base import SimEnv
 from sim_client.envs.libero import LiberoEnv
+from sim_client.envs.robocasa import RobocasaEnv
 from sim_client.envs.robosuite import RobosuiteEnv
 from sim_client.envs.robosuite_tasks import find_task
 from sim_client.robots import Layout
@@ -16,7 +17,7 @@ from sim_client.robots import Layout
 class MakeEnv(Protocol):
     """Builds the environment of one task."""
 
-    def __call__(self, task: str, *, camera_size: int, max_steps: int | None) -> SimEnv:
+    def __call__(self, task: str, *, camera_size: int, max_steps: int | None, split: str) -> SimEnv:
         """Build it; `max_steps` None takes the task's own number."""
         ...
 
@@ -35,6 +36,7 @@ class Sim:
         expand_tasks: The tasks that a name stands for: itself, or those of a suite.
         make: Builds a task's environment.
         mp4_roundtrip: Whether frames pass through the training's video codec by default.
+        check_split: Raises ConfigError for a split that it does not have; None: it has none.
     """
 
     name: str
@@ -46,6 +48,19 @@ class Sim:
     make: MakeEnv
     expand_tasks: Callable[[str], tuple[str, ...]] = lambda name: (name,)
     mp4_roundtrip: bool = False
+    check_split: Callable[[str], object] | None = None
+
+
+def _make_robosuite(
+    task: str, *, camera_size: int, max_steps: int | None, split: str
+) -> RobosuiteEnv:
+    del split  # robosuite's tasks have none
+    return RobosuiteEnv(task, camera_size=camera_size, max_steps=max_steps)
+
+
+def _make_libero(task: str, *, camera_size: int, max_steps: int | None, split: str) -> LiberoEnv:
+    del split  # LIBERO's suites have none
+    return LiberoEnv(task, camera_size=camera_size, max_steps=max_steps)
 
 
 SIMS = {
@@ -58,7 +73,7 @@ SIMS = {
             action_layout=RobosuiteEnv.action_layout,
             image_keys=RobosuiteEnv.image_keys,
             check_task=find_task,
-            make=RobosuiteEnv,
+            make=_make_robosuite,
         ),
         Sim(
             name=LiberoEnv.sim_name,
@@ -67,8 +82,20 @@ SIMS = {
             action_layout=LiberoEnv.action_layout,
             image_keys=LiberoEnv.image_keys,
             check_task=libero_tasks.check_task,
-            make=LiberoEnv,
+            make=_make_libero,
             expand_tasks=libero_tasks.expand_tasks,
+        ),
+        Sim(
+            name=RobocasaEnv.sim_name,
+            robot=RobocasaEnv.robot,
+            state_layout=RobocasaEnv.state_layout,
+            action_layout=RobocasaEnv.action_layout,
+            image_keys=RobocasaEnv.image_keys,
+            check_task=robocasa_tasks.check_task,
+            make=RobocasaEnv,
+            expand_tasks=robocasa_tasks.expand_tasks,
+            mp4_roundtrip=True,
+            check_split=robocasa_tasks.check_split,
         ),
     )
 }
