@@ -8,19 +8,16 @@ from served_arm import CHECKPOINT, options, write_arms
 
 from policy_server.checkpoint_write import init_checkpoint
 from policy_server.checkpoints import digest, restore
-from policy_server.errors import CheckpointError, NormStatsError, RequestError, TokenizerError
+from policy_server.errors import CheckpointError, NormStatsError, TokenizerError
 from policy_server.model.config import TINY
 from policy_server.plan import make_plan
 from policy_server.policy import (
-    LoadedPolicy,
     Policy,
-    blank_observation,
     load_policy,
     open_request_path,
     read_model_config,
-    warm_up,
 )
-from policy_server.robots import ROBOTS
+from policy_server.selfcheck import make_request
 
 NOISE = np.linspace(-1, 1, 50 * 32, dtype=np.float32).reshape(50, 32)
 
@@ -41,7 +38,7 @@ def echo_noise(images, image_masks, tokens, token_mask, noise):
 
 
 def test_the_models_chunk_comes_back_in_the_robots_units(path):
-    result = Policy(path, echo_noise).infer(blank_observation(path.robot), NOISE)
+    result = Policy(path, echo_noise).infer(make_request(path.robot, seed=0), NOISE)
     assert (result.actions.shape, result.actions.dtype) == ((50, 12), np.float64)
     q01, q99 = path.stats.actions.q01[:12], path.stats.actions.q99[:12]
     expected = (NOISE[:, :12] + 1) / 2 * (q99 - q01 + 1e-6) + q01
@@ -49,7 +46,7 @@ def test_the_models_chunk_comes_back_in_the_robots_units(path):
 
 
 def test_the_request_is_left_as_it_was(path):
-    observation = blank_observation(path.robot)
+    observation = make_request(path.robot, seed=0)
     for value in observation.values():
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
@@ -65,7 +62,7 @@ def test_the_model_gets_what_the_request_path_prepared(path):
         seen.update(images=images, image_masks=image_masks, tokens=tokens, token_mask=token_mask)
         return noise
 
-    observation = blank_observation(path.robot)
+    observation = make_request(path.robot, seed=0)
     Policy(path, remember).infer(observation, NOISE)
     expected = path.prepare(observation)
     assert seen["image_masks"] == expected.image_masks
@@ -75,58 +72,8 @@ def test_the_model_gets_what_the_request_path_prepared(path):
 
 
 def test_a_state_far_out_is_warned_of_in_the_reply(path):
-    observation = {**blank_observation(path.robot), "observation/state": np.full(16, 1e3)}
+    observation = {**make_request(path.robot, seed=0), "observation/state": np.full(16, 1e3)}
     assert Policy(path, echo_noise).infer(observation, NOISE).warnings
-
-
-@pytest.mark.parametrize("robot", ROBOTS.values(), ids=lambda robot: robot.name)
-def test_the_warm_up_request_is_one_that_the_robot_may_send(path, robot):
-    observation = blank_observation(robot)
-    with pytest.raises(RequestError):
-        Policy(dataclasses.replace(path, robot=ROBOTS["panda_omron"]), echo_noise).infer({}, NOISE)
-    stats = dataclasses.replace(
-        path.stats,
-        state=cut(path.stats.state, robot.state_width),
-        actions=cut(path.stats.actions, robot.action_width),
-    )
-    own = dataclasses.replace(path, robot=robot, stats=stats, state_padding="after_tokenization")
-    assert own.prepare(observation).image_masks["base_0_rgb"]
-
-
-def cut(stats, width):
-    return dataclasses.replace(stats, **{k: v[:width] for k, v in vars(stats).items()})
-
-
-def loaded(path, model):
-    return LoadedPolicy(
-        policy=Policy(path, model),
-        request_path=path,
-        checkpoint_digest="",
-        weights="f32",
-        platform="cpu",
-        device_kind="cpu",
-    )
-
-
-def test_the_start_notices_a_model_that_repeats_itself(path):
-    assert warm_up(loaded(path, echo_noise))
-
-
-def test_the_start_notices_a_model_that_does_not_repeat_itself(path):
-    calls = iter([0.0, 1e-7])
-
-    def drift(images, image_masks, tokens, token_mask, noise):
-        return noise + np.float32(next(calls))
-
-    assert not warm_up(loaded(path, drift))
-
-
-def test_actions_that_are_not_finite_are_refused_at_the_start(path):
-    def broken(images, image_masks, tokens, token_mask, noise):
-        return np.full_like(noise, np.nan)
-
-    with pytest.raises(CheckpointError, match="actions that are not finite"):
-        warm_up(loaded(path, broken))
 
 
 def test_weights_are_stored_for_the_device_unless_told(plan):

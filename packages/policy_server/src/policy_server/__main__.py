@@ -4,31 +4,38 @@ import logging
 import os
 import sys
 
+from policy_server.access import make_access, read_api_key
+from policy_server.comparison import fetch_metadata
 from policy_server.config import (
     Check,
     CheckpointCommand,
     CheckpointExtractRaw,
     CheckpointInit,
+    CompareSelfcheck,
+    PolicyCommand,
     Serve,
+    Tune,
     parse_command,
 )
 from policy_server.determinism import apply_determinism
 from policy_server.errors import PolicyServerError
+from policy_server.openpi_command import refuse_openpi_command
 from policy_server.plan import check_out, make_plan
 from policy_server.server import bind
 
 EXIT_IMPOSSIBLE = 2  # the request itself was impossible
+EXIT_DIFFERENT = 3  # a check failed
 EXIT_INTERRUPTED = 130  # as a shell reports SIGINT
 
 
 def main() -> None:
     """Run one command; a mistake of the user is one sentence, not a traceback."""
-    command = parse_command(sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for chatty in ("absl", "jax", "orbax", "websockets"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
-        run(command)
+        refuse_openpi_command(sys.argv[1:])
+        run(parse_command(sys.argv[1:]))
     except PolicyServerError as error:
         sys.stderr.write(f"policy-server: {error}\n")
         sys.exit(EXIT_IMPOSSIBLE)
@@ -36,15 +43,23 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def run(command: Serve | Check | CheckpointCommand) -> None:
+def run(command: PolicyCommand | CheckpointCommand) -> None:
     """Set the flags, refuse what can be refused without JAX, then run the command.
 
     Raises:
         PolicyServerError: With a sentence for the user.
     """
-    determinism = apply_determinism(os.environ)
-    plan = make_plan(command.policy) if isinstance(command, Serve | Check) else None
-    listener = bind(command.host, command.port) if isinstance(command, Serve) else None
+    policy = command.policy if isinstance(command, PolicyCommand) else None
+    determinism = apply_determinism(
+        os.environ,
+        autotune=policy.autotune if policy is not None else None,
+        tune_out=command.out if isinstance(command, Tune) else None,
+    )
+    plan = make_plan(policy) if policy is not None else None
+    listener = access = None
+    if isinstance(command, Serve):
+        listener = bind(command.host, command.port)
+        access = make_access(command, listener, os.environ)
     if isinstance(command, CheckpointInit | CheckpointExtractRaw):
         check_out(command)
 
@@ -52,8 +67,16 @@ def run(command: Serve | Check | CheckpointCommand) -> None:
     from policy_server import checkpoint_commands, commands
 
     match command:
-        case Serve() if plan is not None and listener is not None:
-            commands.run_serve(command, plan, listener, determinism=determinism)
+        case Serve() if plan is not None and listener is not None and access is not None:
+            commands.run_serve(command, plan, listener, determinism=determinism, access=access)
+        case CompareSelfcheck() if plan is not None:
+            published = fetch_metadata(
+                command.against, read_api_key(command.api_key_file, os.environ)
+            )
+            if not commands.run_compare(command, plan, published, determinism=determinism):
+                sys.exit(EXIT_DIFFERENT)
+        case Tune() if plan is not None:
+            commands.run_tune(command, plan)
         case Check() if plan is not None:
             commands.run_check(plan)
         case _ if isinstance(command, CheckpointCommand):

@@ -3,19 +3,51 @@
 The key travels as openpi's client sends its `api_key`: `Authorization: Api-Key KEY`.
 """
 
+import dataclasses
 import hmac
 import ipaddress
+import logging
 import re
 import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from policy_server.config import Serve
 from policy_server.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 API_KEY_VARIABLE = "PI05_API_KEY"
 AUTHORIZATION_SCHEME = "Api-Key"
 _HEADER_TEXT = re.compile(r"[!-~]+")  # what an HTTP header carries unchanged
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What a client must bring.
+
+    Attributes:
+        api_key: The key; None lets everyone in.
+        tls: Certificate and key of the server; None serves without encryption.
+    """
+
+    api_key: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def make_access(command: Serve, listener: socket.socket, environ: Mapping[str, str]) -> Access:
+    """Read the key and the certificate, and refuse to serve other machines without a key.
+
+    Raises:
+        ConfigError: A file cannot be used, or a key is missing.
+    """
+    api_key = read_api_key(command.api_key_file, environ)
+    tls = load_tls(command.tls_cert, command.tls_key)
+    risk = check_exposure(listener, api_key=api_key, insecure=command.insecure, tls=tls is not None)
+    if risk:
+        logger.warning("%s", risk)
+    return Access(api_key, tls)
 
 
 def read_api_key(key_file: Path | None, environ: Mapping[str, str]) -> str | None:

@@ -10,6 +10,7 @@ import tyro
 from policy_server.norm_stats import NormMode
 
 REPOSITORY = Path(__file__).resolve().parents[4]  # packages/policy_server/src/policy_server
+ARMS_FILE = REPOSITORY / "norm_stats" / "arms.toml"
 CHECKPOINTS_ROOT_VARIABLE = "PI05_CHECKPOINTS"
 
 
@@ -23,7 +24,7 @@ class PolicyOptions:
 
     arm: str
     """Name of a row of the table of arms."""
-    arms_file: Path = REPOSITORY / "norm_stats" / "arms.toml"
+    arms_file: Path = ARMS_FILE
     """The table of arms."""
     dir: Path | None = None
     """Checkpoint directory, instead of the one that the arm names."""
@@ -45,6 +46,8 @@ class PolicyOptions:
     """Another horizon than the arm's; needs --policy.allow-protocol-deviation."""
     seed: int = 0
     """Seed of the noise that the server draws for requests that bring none."""
+    autotune: Path | None = None
+    """GPU only: file of tuned kernels, written by `policy-server tune`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,37 @@ class Serve:
     """Address to listen on."""
     port: int = 8000
     """Port to listen on; 0 takes a free one and logs it."""
+    api_key_file: Path | None = None
+    """File with the key that clients must send; $PI05_API_KEY is used without it."""
+    tls_cert: Path | None = None
+    """Certificate chain in PEM; the address is then wss://."""
+    tls_key: Path | None = None
+    """Private key of the certificate, in PEM."""
+    insecure: bool = False
+    """Serve other machines without a key."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareSelfcheck:
+    """Load an arm here and compare its self-check with the one that a server publishes.
+
+    Ends with code 0 if they are equal and 3 if they are not.
+    """
+
+    policy: PolicyOptions
+    against: str
+    """HOST:PORT of the running server, or its address with ws:// or wss://."""
+    api_key_file: Path | None = None
+    """File with the server's key; $PI05_API_KEY is used without it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """Time the kernels of an arm's programs on this GPU, once, for --policy.autotune."""
+
+    policy: PolicyOptions
+    out: Path
+    """File to write; it must not exist."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +141,7 @@ class CheckpointPin:
     """Which weights the checkpoint holds."""
     dir: Path | None = None
     """Checkpoint directory, instead of the one that the arm names."""
-    arms_file: Path = REPOSITORY / "norm_stats" / "arms.toml"
+    arms_file: Path = ARMS_FILE
     """The table of arms, changed in place."""
     checkpoints_root: Path = dataclasses.field(default_factory=_default_checkpoints_root)
     """Where the checkpoints that arms name are; $PI05_CHECKPOINTS sets the default."""
@@ -130,14 +164,18 @@ class Checkpoint:
     ]
 
 
+PolicyCommand = Serve | Check | CompareSelfcheck | Tune
+
 Command = (
     Annotated[Serve, tyro.conf.subcommand("serve")]
     | Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[CompareSelfcheck, tyro.conf.subcommand("selfcheck")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Checkpoint, tyro.conf.subcommand("checkpoint")]
 )
 
 
-def parse_command(args: list[str]) -> Serve | Check | CheckpointCommand:
+def parse_command(args: list[str]) -> PolicyCommand | CheckpointCommand:
     """Read the command line; without a command it is `serve`.
 
     Raises:

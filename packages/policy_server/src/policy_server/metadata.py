@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from policy_server.determinism import Determinism
+from policy_server.model.numerics import FLOAT32_PRECISION
+from policy_server.model.sampler import COMPILER_OPTIONS
 from policy_server.plan import ServePlan
 from policy_server.policy import LoadedPolicy
 from policy_server.protocol import PROTOCOL_NAME, PROTOCOL_VERSION, NoiseSpec
@@ -29,7 +31,12 @@ GIT_TIMEOUT_S = 10
 
 
 def make_metadata(
-    plan: ServePlan, loaded: LoadedPolicy, *, determinism: Determinism, noise: NoiseSpec
+    plan: ServePlan,
+    loaded: LoadedPolicy,
+    *,
+    determinism: Determinism,
+    selfcheck_sha256: str,
+    noise: NoiseSpec,
 ) -> dict[str, Any]:
     """Build the first frame of every connection; the same for the whole life of a server."""
     arm, path = plan.arm, loaded.request_path
@@ -60,6 +67,10 @@ def make_metadata(
             "xla_flags": determinism.xla_flags,
             "deterministic": determinism.deterministic,
             "why": determinism.why,
+            "autotune_sha256": determinism.autotune_sha256,
+            "excess_precision": COMPILER_OPTIONS["xla_allow_excess_precision"],
+            "matmul_precision": {"float32": FLOAT32_PRECISION.name.lower()},
+            "selfcheck_sha256": selfcheck_sha256,
         },
         "versions": software_versions(),
         "device": {"platform": loaded.platform, "kind": loaded.device_kind},

@@ -31,7 +31,7 @@ from policy_server.params_kind import find_params_kind
 from policy_server.plan import ServePlan
 from policy_server.protocol import Inference
 from policy_server.request_path import RequestPath, fit_norm_stats
-from policy_server.robots import ROBOTS, RobotSpec
+from policy_server.robots import ROBOTS
 from policy_server.tokenizer import Tokenizer
 
 
@@ -229,36 +229,3 @@ def check_digest(plan: ServePlan, found: str) -> None:
             "checkpoint_digest in the table of arms."
         )
     find_params_kind(plan.checkpoint_dir).check_digest(found)
-
-
-def warm_up(loaded: LoadedPolicy) -> bool:
-    """Compile everything by answering a made-up request twice.
-
-    Returns:
-        Whether both answers had the same bits.
-
-    Raises:
-        CheckpointError: The actions are not finite.
-    """
-    path = loaded.request_path
-    noise = np.zeros((path.action_horizon, path.action_dim), np.float32)
-    first, second = (
-        loaded.policy.infer(blank_observation(path.robot), noise).actions for _ in range(2)
-    )
-    if not np.isfinite(first).all():
-        raise CheckpointError(
-            "the checkpoint gives actions that are not finite; its weights or norm stats are "
-            "damaged, so give others with --policy.dir or in the table of arms."
-        )
-    return first.tobytes() == second.tobytes()
-
-
-def blank_observation(robot: RobotSpec) -> dict[str, Any]:
-    """A request of black images, a state of zeros and a short prompt."""
-    shape = (3, IMAGE_SIZE, IMAGE_SIZE) if robot.channels_first else (IMAGE_SIZE, IMAGE_SIZE, 3)
-    images = {camera.key: np.zeros(shape, np.uint8) for camera in robot.cameras}
-    states = {
-        state.key: np.zeros(sum(width for _, width in state.layout)) for state in robot.state_inputs
-    }
-    nested = images if robot.images_key is None else {robot.images_key: images}
-    return {**nested, **states, "prompt": "warm up"}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 DTypeName = Literal["float32", "bfloat16"]
+FLOAT32_PRECISION = jax.lax.Precision.HIGHEST  # a GPU's default would be TF32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ def einsum(
     preferred_element_type: type | None = None,
 ) -> Float[Array, "..."]:
     """`jnp.einsum` that never lets a float32 product fall to a GPU's TF32."""
-    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    precision = FLOAT32_PRECISION if x.dtype == jnp.float32 else None
     return jnp.einsum(
         equation, x, y, precision=precision, preferred_element_type=preferred_element_type
     )
