@@ -99,8 +99,8 @@ def init_checkpoint(
 
 def _write_leaf(folder: Path, name: str, leaf: Float[np.ndarray, "..."]) -> None:
     """Write an array into orbax's database, some rows (of the first axis) at a time."""
-    row_bytes = leaf.nbytes // leaf.shape[0] if leaf.size else 1
-    n_rows = max(1, _CHUNK_BYTES // row_bytes) if leaf.ndim else 1
+    row_bytes = math.prod(leaf.shape[1:]) * leaf.dtype.itemsize
+    n_rows = max(1, _CHUNK_BYTES // row_bytes)
     base = {"driver": "file", "path": f"{folder}/"}
     spec = {
         "driver": "zarr",

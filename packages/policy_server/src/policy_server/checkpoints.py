@@ -6,6 +6,7 @@ its path joined with "/" without either. Source: openpi src/openpi/models/model.
 and src/openpi/training/checkpoints.py (15a9616).
 """
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -153,8 +154,9 @@ class RunningDigest:
         """
         for path, leaf in leaves:
             self._add(path, leaf)
-            yield path, leaf
-            del leaf  # before the next one is made
+            passed = [leaf]
+            del leaf  # who asked may drop it before the next one is made
+            yield path, passed.pop()
 
     def hexdigest(self) -> str:
         """The digest of the leaves so far."""
@@ -185,8 +187,7 @@ def checkpoint_digest(path: Path) -> str:
 
 def _digest_of(leaves: Iterable[tuple[str, Shaped[np.ndarray, "..."]]]) -> str:
     running = RunningDigest()
-    for _ in running.watch(leaves):
-        pass
+    collections.deque(running.watch(leaves), maxlen=0)  # holds none, unlike a loop's variable
     return running.hexdigest()
 
 

@@ -1,5 +1,6 @@
 """From one request's arrays to a chunk of actions: one compiled program, fed with the weights."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -23,6 +24,7 @@ COMPILER_OPTIONS: dict[str, str | bool] = {"xla_allow_excess_precision": False}
 
 WeightStorage = Literal["f32", "bf16"]
 _STORAGE_DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
+_XLA_ALIGNMENT = 64  # bytes; XLA's CPU copies an array that does not start at a multiple
 _ROUNDING_BLOCK = 1 << 24  # elements; bounds the scratch memory of rounding a large leaf
 
 
@@ -185,9 +187,17 @@ def round_weights(
     """
     if leaf.dtype == storage and (rounded_to == "float32" or leaf.dtype != np.float32):
         return leaf
-    stored = np.empty(leaf.shape, storage)
+    stored = _empty_aligned(leaf.shape, storage)
     source, target = leaf.reshape(-1), stored.reshape(-1)
     for start in range(0, source.size, _ROUNDING_BLOCK):
         block = slice(start, start + _ROUNDING_BLOCK)
         target[block] = source[block].astype(rounded_to)
     return stored
+
+
+def _empty_aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that `jax.device_put` takes over on a CPU, where else it would copy it."""
+    n_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(n_bytes + _XLA_ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _XLA_ALIGNMENT
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)
