@@ -11,8 +11,8 @@ from server_process import REPO
 
 from sim_client import launch
 
-# Commands of the suite's own making: the demo is typed by test_eval_sh.py, the tests are running.
-TYPED_ELSEWHERE = ("./eval.sh --demo", "./tests/run.sh")
+# test_eval_sh.py types the demo, test_libero_run.py the installation; the tests are running.
+TYPED_ELSEWHERE = ("./eval.sh --demo", "./eval.sh install libero", "./tests/run.sh")
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 
 

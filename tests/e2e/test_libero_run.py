@@ -70,6 +70,12 @@ def test_a_libero_episode_is_run_recorded_and_the_same_again(libero_port, tmp_pa
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_the_installation_is_a_command_that_may_be_typed_again():
+    done = run_command(EVAL, "install", "libero")
+    assert done.returncode == 0, done.stderr
+    assert (REPO / ".venv-libero" / "bin" / "python").exists()
+
+
 def test_a_server_of_another_robot_is_refused(demo_port, tmp_path):
     done = evaluate(demo_port, tmp_path / "out")
     assert done.returncode == 2
