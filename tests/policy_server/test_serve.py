@@ -1,9 +1,7 @@
 """The tiny real model through `serve` itself, asked by openpi's unchanged client."""
 
-import dataclasses
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,53 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from policy_serving import JOIN_TIMEOUT_S, get, stock_client
-from served_arm import CHECKPOINT, RECORDED, write_arms
+from served_arm import CHECKPOINT, RECORDED, write_arms, write_norm_stats
+from served_process import Running, start
 
 from policy_server.checkpoints import digest, restore
+from policy_server.comparison import fetch_metadata
 
-
-@dataclasses.dataclass
-class Running:
-    """A server's process, its port and what it logged so far."""
-
-    process: subprocess.Popen[str]
-    port: int
-    log: list[str]
-
-    def stop(self) -> int:
-        """Send SIGTERM, read the log to its end and give the exit code."""
-        stderr = self.process.stderr
-        assert stderr is not None
-        if not stderr.closed:
-            self.process.send_signal(signal.SIGTERM)
-            with stderr:
-                self.log += stderr.read().splitlines()
-        return self.process.wait(JOIN_TIMEOUT_S)
-
-
-def start(folder: Path, **row: object) -> Running:
-    table = str(write_arms(folder, **row))
-    words = ["--policy.arm", "mine", "--policy.arms-file", table, "--policy.require-noise"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "policy_server", *words, "--port", "0"],
-        env={**os.environ, "XLA_FLAGS": "--xla_cpu_enable_fast_math=false"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    log = []
-    for line in process.stderr:  # ends with the process, should it not come to listen
-        log.append(line.rstrip())
-        found = re.search(r"listening on ws://127\.0\.0\.1:(\d+)$", line)
-        if found:
-            return Running(process, int(found[1]), log)
-    raise AssertionError(f"the server ended with {process.wait()}: {log}")
+XLA_FLAGS = "--xla_cpu_enable_fast_math=false"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[Running]:
     """The arm of the recorded requests, in float32."""
-    running = start(tmp_path_factory.mktemp("arm"), compute_dtype="float32")
+    table = write_arms(tmp_path_factory.mktemp("arm"), compute_dtype="float32")
+    running = start(table, "--policy.require-noise", XLA_FLAGS=XLA_FLAGS)
     yield running
     running.stop()
 
@@ -155,6 +120,39 @@ def test_a_request_without_noise_is_refused_where_the_flag_says_so(client):
     assert client.get_server_metadata()["noise"]["required"]
     with pytest.raises(RuntimeError, match=r"--policy\.require-noise"):
         client.infer({k: v for k, v in recorded_request().items() if k != "noise"})
+
+
+def selfcheck(server: Running, table: Path) -> subprocess.CompletedProcess[str]:
+    address = f"127.0.0.1:{server.port}"
+    arm = ["--policy.arm", "mine", "--policy.arms-file", str(table)]
+    return subprocess.run(
+        [sys.executable, "-m", "policy_server", "selfcheck", "--against", address, *arm],
+        env={**os.environ, "XLA_FLAGS": XLA_FLAGS},
+        capture_output=True,
+        text=True,
+        timeout=4 * JOIN_TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_another_process_with_equal_inputs_finds_the_hash_that_this_server_publishes(server):
+    published = fetch_metadata(f"127.0.0.1:{server.port}", None)["determinism"]["selfcheck_sha256"]
+    done = selfcheck(server, server.table)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"here {published}",
+        f"127.0.0.1:{server.port} {published}",
+        "equal: both give the same bits for the fixed requests",
+    ]
+
+
+def test_a_process_with_other_norm_stats_finds_another_hash_and_the_cause(server, tmp_path):
+    table = write_arms(tmp_path, compute_dtype="float32")
+    write_norm_stats(tmp_path / "mine" / "norm_stats.json", scale=1.5)
+    done = selfcheck(server, table)
+    assert done.returncode == 3, done.stderr
+    *_, cause = done.stdout.splitlines()
+    assert cause == "different: they differ in norm_stats, transforms_sha256"
 
 
 def test_one_line_says_what_is_served_and_one_where(server):
