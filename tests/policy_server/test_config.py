@@ -9,7 +9,9 @@ from policy_server.config import (
     Check,
     CheckpointInit,
     CheckpointInspect,
+    CompareSelfcheck,
     Serve,
+    Tune,
     parse_command,
 )
 
@@ -30,6 +32,8 @@ def test_defaults_refuse_nothing_and_deviate_in_nothing():
     assert (policy.dir, policy.tokenizer, policy.weights, policy.seed) == (None, None, None, 0)
     assert (policy.norm_stats, policy.norm_mode, policy.action_horizon) == (None, None, None)
     assert not policy.require_noise
+    assert not command.insecure
+    assert (policy.autotune, command.api_key_file) == (None, None)
     assert not policy.allow_protocol_deviation
 
 
@@ -45,10 +49,14 @@ def test_every_flag_reaches_its_option():
         "--policy.norm-mode": "zscore",
         "--policy.action-horizon": "7",
         "--policy.seed": "9",
+        "--policy.autotune": "f.pb",
+        "--api-key-file": "key",
+        "--tls-cert": "c.pem",
+        "--tls-key": "k.pem",
         "--host": "0.0.0.0",
         "--port": "0",
     }
-    switches = ["--policy.require-noise", "--policy.allow-protocol-deviation"]
+    switches = ["--policy.require-noise", "--policy.allow-protocol-deviation", "--insecure"]
     command = parse_command([*(word for pair in values.items() for word in pair), *switches])
     assert isinstance(command, Serve)
     assert (command.host, command.port) == ("0.0.0.0", 0)
@@ -57,6 +65,9 @@ def test_every_flag_reaches_its_option():
     assert (policy.checkpoints_root, policy.tokenizer) == (Path("r"), Path("k"))
     assert (policy.weights, policy.norm_stats, policy.norm_mode) == ("bf16", Path("s"), "zscore")
     assert (policy.action_horizon, policy.seed) == (7, 9)
+    assert (policy.autotune, command.api_key_file) == (Path("f.pb"), Path("key"))
+    assert (command.tls_cert, command.tls_key) == (Path("c.pem"), Path("k.pem"))
+    assert command.insecure
     assert policy.require_noise
     assert policy.allow_protocol_deviation
 
@@ -66,6 +77,15 @@ def test_the_checkpoints_root_comes_from_the_environment(monkeypatch):
     command = parse_command(["check", "--policy.arm", "demo"])
     assert isinstance(command, Check)
     assert command.policy.checkpoints_root == Path("/data/checkpoints")
+
+
+def test_the_commands_about_determinism_are_read():
+    compared = parse_command(["selfcheck", "--policy.arm", "demo", "--against", "h:1"])
+    assert isinstance(compared, CompareSelfcheck)
+    assert (compared.policy.arm, compared.against) == ("demo", "h:1")
+    tuned = parse_command(["tune", "--policy.arm", "demo", "--out", "f.pb"])
+    assert isinstance(tuned, Tune)
+    assert tuned.out == Path("f.pb")
 
 
 def test_checkpoint_commands_are_read():

@@ -1,5 +1,6 @@
 """XLA flags are completed before JAX is there, and what breaks determinism is said."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -100,16 +101,69 @@ def test_tuned_kernels_from_a_file_are_deterministic():
     assert apply_determinism({"XLA_FLAGS": flags}).deterministic
 
 
+@pytest.fixture
+def tuned(tmp_path):
+    path = tmp_path / "tuned kernels.pb"
+    path.write_bytes(b"kernels")
+    return path
+
+
+TUNED = (
+    "--xla_gpu_load_autotune_results_from={} "
+    "--xla_gpu_require_complete_aot_autotune_results=true "
+    "--xla_gpu_exclude_nondeterministic_ops=true"
+)
+
+
+@pytest.mark.usefixtures("without_jax")
+def test_a_file_of_tuned_kernels_replaces_the_defaults_and_is_named_by_its_digest(tuned):
+    environ: dict[str, str] = {}
+    report = apply_determinism(environ, autotune=tuned)
+    assert environ["XLA_FLAGS"] == report.xla_flags == TUNED.format(f"'{tuned}'")
+    assert report.deterministic
+    assert str(tuned) in report.why
+    assert report.autotune_sha256 == hashlib.sha256(b"kernels").hexdigest()
+
+
+@pytest.mark.usefixtures("without_jax")
+def test_tuned_kernels_with_nondeterministic_ones_among_them_are_reported(tuned):
+    environ = {"XLA_FLAGS": "--xla_gpu_exclude_nondeterministic_ops=false"}
+    report = apply_determinism(environ, autotune=tuned)
+    assert not report.deterministic
+    assert "--xla_gpu_deterministic_ops=false" in report.why
+
+
+@pytest.mark.usefixtures("without_jax")
+def test_tuning_writes_the_file_under_none_of_the_flags_that_would_stop_it(tmp_path):
+    environ = {"XLA_FLAGS": "--xla_dump_to=/tmp/x"}
+    report = apply_determinism(environ, tune_out=tmp_path / "out.pb")
+    dump = f"--xla_gpu_dump_autotune_results_to={tmp_path / 'out.pb'}"
+    assert environ["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x {dump}"
+    assert not report.deterministic
+
+
+@pytest.mark.usefixtures("without_jax")
+def test_a_missing_file_of_tuned_kernels_names_the_command_that_writes_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"--policy\.autotune .*`policy-server tune"):
+        apply_determinism({}, autotune=tmp_path / "absent")
+
+
 def test_it_is_an_error_once_jax_is_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", sys)
     with pytest.raises(ConfigError, match="before the first import of jax"):
         apply_determinism({})
 
 
-def test_this_jaxlib_knows_the_default_flags():
-    code = (
-        "import os; from policy_server.determinism import apply_determinism;"
-        "apply_determinism(os.environ); import jax; print(jax.numpy.ones(3).sum())"
+@pytest.mark.parametrize("recipe", ["", "autotune=Path(__file__)", "tune_out=Path('out.pb')"])
+def test_this_jaxlib_knows_the_flags_of_every_recipe(recipe, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom pathlib import Path\n"
+        "from policy_server.determinism import apply_determinism\n"
+        f"apply_determinism(os.environ, {recipe})\n"
+        "import jax\nprint(jax.numpy.ones(3).sum())\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (run.stdout, run.returncode) == ("3.0\n", 0), run.stderr
