@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from golden_data import COMPACT, golden_roots
-from policy_server.norm_stats import FieldStats, NormStats, load_norm_stats
+from policy_server.norm_stats import FieldStats, NormStats
+from policy_server.norm_stats_file import load_norm_stats
 from policy_server.request_path import RequestPath
 from policy_server.robots import ROBOTS
 from policy_server.tokenizer import Tokenizer

@@ -15,11 +15,11 @@ from policy_server.errors import NormStatsError
 from policy_server.norm_stats import (
     FieldStats,
     NormStats,
-    load_norm_stats,
     normalize,
     pad_zscore,
     unnormalize,
 )
+from policy_server.norm_stats_file import encode_norm_stats, load_norm_stats
 
 GOOD = {"mean": [0.5, 1.0], "std": [1.0, 0.0], "q01": [-1.0, 2.0], "q99": [1.0, 2.0]}
 
@@ -84,6 +84,7 @@ def test_impossible_numbers_are_refused_by_field_and_file(
         ("\xff", "are not JSON"),
         ("[]", "no object 'norm_stats' at the top"),
         (json.dumps({"state": GOOD, "actions": GOOD}), "no object 'norm_stats' at the top"),
+        (json.dumps({"norm_stats": {}, "version": 1}), r"hold \['version'\] beside"),
         (json.dumps({"norm_stats": {"actions": GOOD}}), r"have the fields \['actions'\]"),
         (json.dumps({"norm_stats": {"state": GOOD, "actions": GOOD, "rest": GOOD}}), "'rest'"),
     ],
@@ -93,6 +94,17 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, content: str, compl
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(NormStatsError, match=complaint):
         load_norm_stats(path)
+
+
+def test_a_file_that_is_written_is_read_back_to_the_last_bit(tmp_path: Path):
+    state, actions = field(3), FieldStats(mean=np.array([0.1, 1e-300]), std=np.array([1 / 3, 5.0]))
+    path = tmp_path / "norm_stats.json"
+    path.write_bytes(encode_norm_stats(state, actions))
+
+    stats = load_norm_stats(path)
+
+    np.testing.assert_equal(stats.state.arrays(), state.arrays())
+    np.testing.assert_equal(stats.actions.arrays(), actions.arrays())
 
 
 def test_a_missing_file_is_one_sentence_that_names_the_flag(tmp_path: Path):

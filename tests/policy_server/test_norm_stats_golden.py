@@ -10,7 +10,8 @@ import pytest
 
 from golden_data import golden_roots
 from policy_server.errors import NormStatsError
-from policy_server.norm_stats import FieldStats, load_norm_stats, normalize, unnormalize
+from policy_server.norm_stats import FieldStats, normalize, unnormalize
+from policy_server.norm_stats_file import load_norm_stats
 
 FUNCTIONS = {"norm": normalize, "unnorm": unnormalize}
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import golden_data
-from policy_server.norm_stats import FieldStats, load_norm_stats, normalize
+from policy_server.norm_stats import FieldStats, normalize
+from policy_server.norm_stats_file import load_norm_stats
 from policy_server.robots import ROBOTS
 from policy_server.state_watch import far_out_warning
 

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 
+from policy_server import norm_stats_commands
 from policy_server.access import make_access, read_api_key
 from policy_server.comparison import fetch_metadata
 from policy_server.config import (
@@ -12,6 +13,7 @@ from policy_server.config import (
     CheckpointExtractRaw,
     CheckpointInit,
     CompareSelfcheck,
+    NormStatsCommand,
     PolicyCommand,
     Serve,
     Tune,
@@ -43,12 +45,15 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def run(command: PolicyCommand | CheckpointCommand) -> None:
+def run(command: PolicyCommand | CheckpointCommand | NormStatsCommand) -> None:
     """Set the flags, refuse what can be refused without JAX, then run the command.
 
     Raises:
         PolicyServerError: With a sentence for the user.
     """
+    if isinstance(command, NormStatsCommand):
+        norm_stats_commands.run(command)
+        return
     policy = command.policy if isinstance(command, PolicyCommand) else None
     determinism = apply_determinism(
         os.environ,

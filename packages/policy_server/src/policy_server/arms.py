@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from policy_server.errors import ConfigError
-from policy_server.norm_stats import NormMode
-
-RobotName = Literal["panda_omron", "libero", "droid", "aloha"]
+from policy_server.norm_stats import NormMode, StatePadding
+from policy_server.robots import RobotName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Arm:
     norm_stats: str
     action_horizon: int
     robot: RobotName
-    state_padding: Literal["before_normalization", "after_tokenization"]
+    state_padding: StatePadding
     model: Literal["pi05", "any"] = "pi05"
     discrete_state_input: bool = True
     action_dim: int = 32

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from policy_server.norm_stats import NormMode
+from policy_server.norm_stats import NormMode, StatePadding
+from policy_server.robots import RobotName
 
 REPOSITORY = Path(__file__).resolve().parents[4]  # packages/policy_server/src/policy_server
 ARMS_FILE = REPOSITORY / "norm_stats" / "arms.toml"
@@ -164,6 +165,66 @@ class Checkpoint:
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class NormStatsImport:
+    """Bring an arm's norm stats in: write them where its row says, and pin the row to them."""
+
+    arm: str
+    """Name of a row of the table of arms."""
+    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    """openpi's norm_stats.json, a LeRobot dataset's directory or its meta/stats.json."""
+    arms_file: Path = REPOSITORY / "norm_stats" / "arms.toml"
+    """The table of arms, changed in place."""
+    asset: str | None = None
+    """Name of these stats where they come from; their folder's name, or the dataset's, without."""
+    modality: Path | None = None
+    """Names the parts of the dataset's vectors, instead of its own meta/modality.json."""
+    allow_constant: tuple[str, ...] = ()
+    """Numbers that stood still in the training, such as state.base_position.2."""
+    replace: bool = False
+    """Put these stats in the place of others that are there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NormStatsInspect:
+    """Print the digest of norm stats, their widths, modes, constant numbers and padding."""
+
+    file: tyro.conf.Positional[Path]
+    """openpi's norm_stats.json."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NormStatsCompute:
+    """Compute the norm stats of a LeRobot dataset, z-score and quantiles, in the policy's order."""
+
+    from_: Annotated[Path, tyro.conf.arg(name="from")]
+    """The dataset's directory: the one that holds `meta` and `data`."""
+    out: Path
+    """File to write; it must not exist."""
+    robot: RobotName
+    """Whose states and actions these are."""
+    state_padding: StatePadding = "before_normalization"
+    """Whether the stats are padded to action_dim, as RoboCasa's fork of openpi needs them."""
+    action_dim: int = 32
+    """Width of the model's state and actions."""
+    modality: Path | None = None
+    """Names the parts of the dataset's vectors, instead of its own meta/modality.json."""
+
+
+NormStatsCommand = NormStatsImport | NormStatsInspect | NormStatsCompute
+
+
+@dataclasses.dataclass(frozen=True)
+class NormStatsGroup:
+    """Bring norm stats in, look at them or compute them."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[NormStatsImport, tyro.conf.subcommand("import")]
+        | Annotated[NormStatsInspect, tyro.conf.subcommand("inspect")]
+        | Annotated[NormStatsCompute, tyro.conf.subcommand("compute")]
+    ]
+
+
 PolicyCommand = Serve | Check | CompareSelfcheck | Tune
 
 Command = (
@@ -172,10 +233,11 @@ Command = (
     | Annotated[CompareSelfcheck, tyro.conf.subcommand("selfcheck")]
     | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Checkpoint, tyro.conf.subcommand("checkpoint")]
+    | Annotated[NormStatsGroup, tyro.conf.subcommand("norm-stats")]
 )
 
 
-def parse_command(args: list[str]) -> PolicyCommand | CheckpointCommand:
+def parse_command(args: list[str]) -> PolicyCommand | CheckpointCommand | NormStatsCommand:
     """Read the command line; without a command it is `serve`.
 
     Raises:
@@ -194,4 +256,4 @@ def parse_command(args: list[str]) -> PolicyCommand | CheckpointCommand:
             tyro.conf.DisallowNone,
         ),
     )
-    return command.action if isinstance(command, Checkpoint) else command
+    return command.action if isinstance(command, Checkpoint | NormStatsGroup) else command

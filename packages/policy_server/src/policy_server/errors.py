@@ -17,6 +17,10 @@ class NormStatsError(ConfigError):
     """Norm stats are missing, malformed or do not belong to the arm."""
 
 
+class DatasetError(ConfigError):
+    """A dataset is missing, damaged, or does not say what its numbers are."""
+
+
 class TokenizerError(ConfigError):
     """The SentencePiece model is missing or not the expected file."""
 

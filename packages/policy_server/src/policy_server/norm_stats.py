@@ -1,4 +1,4 @@
-"""Norm stats: openpi's file of them, and the two ways to normalise.
+"""Norm stats, and the two ways to normalise.
 
 openpi fits stats to a signal: longer stats are cut, shorter ones padded or passed over. Nothing
 here does that; widths must be equal, and the one padding that a training line did (RoboCasa's fork
@@ -6,10 +6,7 @@ of openpi, z-score) is a function of its own that leaves a note.
 """
 
 import dataclasses
-import hashlib
-import json
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -17,12 +14,15 @@ from jaxtyping import Float, Float64
 from policy_server.errors import NormStatsError
 
 NormMode = Literal["zscore", "quantile"]
+StatePadding = Literal["before_normalization", "after_tokenization"]
 
 EPS = 1e-6  # keeps a constant dimension finite; openpi src/openpi/transforms.py (15a9616)
 
-_FIELDS = ("state", "actions")
-_MOMENTS = ("mean", "std")
-_QUANTILES = ("q01", "q99")
+NORM_STATS_FLAG = "--policy.norm-stats"
+
+FIELDS = ("state", "actions")
+MOMENTS = ("mean", "std")
+QUANTILES = ("q01", "q99")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class FieldStats:
         """Refuse numbers that cannot be the statistics of one signal."""
         if (self.q01 is None) != (self.q99 is None):
             raise NormStatsError("one of q01 and q99 is there without the other, expected both")
-        for name, values in self._arrays().items():
+        for name, values in self.arrays().items():
             if values.shape != self.mean.shape:
                 raise NormStatsError(
                     f"{name} has {values.size} numbers and mean {self.mean.size}, expected as many"
@@ -57,8 +57,9 @@ class FieldStats:
         if self.q01 is not None and self.q99 is not None and (self.q01 > self.q99).any():
             raise NormStatsError(f"q01 exceeds q99 in dimension {np.argmax(self.q01 > self.q99)}")
 
-    def _arrays(self) -> dict[str, Float64[np.ndarray, " _"]]:
-        named = {name: getattr(self, name) for name in (*_MOMENTS, *_QUANTILES)}
+    def arrays(self) -> dict[str, Float64[np.ndarray, " _"]]:
+        """What there is, by its name in openpi's file."""
+        named = {name: getattr(self, name) for name in (*MOMENTS, *QUANTILES)}
         return {name: values for name, values in named.items() if values is not None}
 
     @property
@@ -102,87 +103,22 @@ class NormStats:
     source: str
     notes: tuple[str, ...] = ()
 
-    def check_mode(self, mode: NormMode) -> None:
+    def check_mode(self, mode: NormMode, flag: str = NORM_STATS_FLAG) -> None:
         """Refuse quantile normalisation by a file without quantiles.
+
+        Args:
+            mode: How the stats will be used.
+            flag: Gives another file.
 
         Raises:
             NormStatsError: The mode is "quantile" and a field has no q01 and q99.
         """
-        for name in _FIELDS:
+        for name in FIELDS:
             if mode == "quantile" and getattr(self, name).q01 is None:
                 raise NormStatsError(
                     f"the norm stats {self.source} have no q01 and q99 for {name!r}, which "
-                    'norm_mode "quantile" needs; give one that has them with --policy.norm-stats.'
+                    f'norm_mode "quantile" needs; give one that has them with {flag}.'
                 )
-
-
-def load_norm_stats(path: Path) -> NormStats:
-    """Read a file of openpi's schema: norm_stats.{state,actions}.{mean,std,q01,q99}.
-
-    The quantiles may be null or absent, both or neither. The numbers become float64, as in openpi.
-
-    Raises:
-        NormStatsError: The file cannot be read, is not of that schema or holds impossible numbers;
-            one sentence that names the file, the field and the statistic.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise NormStatsError(
-            f"the norm stats {path} cannot be read ({error.strerror}); give a file with "
-            "--policy.norm-stats."
-        ) from error
-    try:
-        document = json.loads(content)
-    except ValueError as error:
-        raise NormStatsError(f"the norm stats {path} are not JSON: {error}.") from error
-    fields = document.get("norm_stats") if isinstance(document, dict) else None
-    if not isinstance(fields, dict):
-        raise NormStatsError(
-            f"the norm stats {path} have no object 'norm_stats' at the top, expected openpi's "
-            "schema; bring another format in with `policy-server norm-stats import`."
-        )
-    if set(fields) != set(_FIELDS):
-        raise NormStatsError(
-            f"the norm stats {path} have the fields {sorted(fields)}, expected 'actions' and "
-            "'state'."
-        )
-    try:
-        return NormStats(
-            state=_parse_field("state", fields["state"]),
-            actions=_parse_field("actions", fields["actions"]),
-            sha256=hashlib.sha256(content).hexdigest(),
-            source=str(path),
-        )
-    except NormStatsError as error:
-        raise NormStatsError(f"the norm stats {path}: {error}.") from error
-
-
-def _parse_field(name: str, field: Any) -> FieldStats:  # a value of JSON, of any type
-    if not isinstance(field, dict):
-        raise NormStatsError(f"{name!r} is no object of mean, std, q01 and q99")
-    unknown = sorted(set(field) - {*_MOMENTS, *_QUANTILES})
-    if unknown:
-        raise NormStatsError(f"{name!r} holds {unknown}, expected mean, std, q01 and q99")
-    arrays = {}
-    for key in (*_MOMENTS, *_QUANTILES):
-        values = field.get(key)
-        if values is None and key in _QUANTILES:
-            continue
-        if not isinstance(values, list) or not values or not all(map(_is_number, values)):
-            raise NormStatsError(f"{name}.{key} is missing or no list of numbers")
-        try:
-            arrays[key] = np.array(values, dtype=np.float64)
-        except OverflowError as error:
-            raise NormStatsError(f"{name}.{key} holds a number beyond float64") from error
-    try:
-        return FieldStats(**arrays)
-    except NormStatsError as error:
-        raise NormStatsError(f"{name}: {error}") from error
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def pad_zscore(stats: NormStats, width: int) -> NormStats:
@@ -202,7 +138,7 @@ def pad_zscore(stats: NormStats, width: int) -> NormStats:
         NormStatsError: A field is wider than `width`.
     """
     padded, notes = {}, []
-    for name in _FIELDS:
+    for name in FIELDS:
         field: FieldStats = getattr(stats, name)
         if field.width > width:
             raise NormStatsError(

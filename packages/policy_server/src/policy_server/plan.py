@@ -115,16 +115,30 @@ def _find_norm_stats(row: Arm, options: PolicyOptions) -> tuple[Path, str]:
             f"the norm stats {path} of arm {row.name!r} cannot be read ({error.strerror}); put the "
             f"arm's own file there, or change norm_stats in {options.arms_file}."
         ) from error
+    refuse_assets(row, path, digest)
+    return path, digest
+
+
+def refuse_assets(row: Arm, path: Path, *known_as: str) -> None:
+    """Refuse stats that an arm must never be served with.
+
+    Args:
+        row: The arm.
+        path: The stats file; its path, where links lead and the SOURCE.md beside it count.
+        known_as: Digests and names of the file.
+
+    Raises:
+        NormStatsError: One of these names an asset of the row's refused_assets.
+    """
     source = path.parent / "SOURCE.md"
     origin = source.read_text(errors="replace") if source.is_file() else ""
-    places = (str(path), str(path.resolve()), origin, digest)
+    places = (str(path), str(path.resolve()), origin, *known_as)
     for asset in row.refused_assets:
         if any(asset in place for place in places):
             raise NormStatsError(
                 f"the norm stats {path} are those of {asset!r} (by path, digest or SOURCE.md), "
                 f"which arm {row.name!r} must never be served with; use the arm's own file."
             )
-    return path, digest
 
 
 def _apply_overrides(

@@ -26,7 +26,7 @@ from policy_server.model.config import (
     refuse_other_models,
 )
 from policy_server.model.sampler import Sampler, WeightStorage
-from policy_server.norm_stats import load_norm_stats
+from policy_server.norm_stats_file import load_norm_stats
 from policy_server.params_kind import find_params_kind
 from policy_server.plan import ServePlan
 from policy_server.protocol import Inference

@@ -7,22 +7,28 @@ RoboCasa's fork pads the state before it normalises it, so that its prompt holds
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 
 from policy_server.errors import NormStatsError
 from policy_server.images import IMAGE_SIZE
-from policy_server.norm_stats import NormMode, NormStats, normalize, pad_zscore, unnormalize
+from policy_server.norm_stats import (
+    NORM_STATS_FLAG,
+    NormMode,
+    NormStats,
+    StatePadding,
+    normalize,
+    pad_zscore,
+    unnormalize,
+)
 from policy_server.observation import read_images, read_prompt, read_state, refuse_unknown_keys
 from policy_server.prompt import TokenizedPrompt, tokenize_prompt
 from policy_server.robots import IMAGE_SLOTS, RobotSpec
 from policy_server.state_watch import far_out_warning
 from policy_server.tokenizer import Tokenizer
 from policy_server.transforms import pad_to_width, to_absolute
-
-StatePadding = Literal["before_normalization", "after_tokenization"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,6 +80,32 @@ def fit_norm_stats(
     return stats
 
 
+def check_fit(
+    stats: NormStats,
+    *,
+    robot: RobotSpec,
+    norm_mode: NormMode,
+    state_padding: StatePadding,
+    action_dim: int,
+    flag: str = NORM_STATS_FLAG,
+) -> None:
+    """Refuse stats that do not fit, where openpi would cut or pad them.
+
+    Raises:
+        NormStatsError: The widths are others, or the mode needs quantiles that are not there; it
+            names `flag`, which gives other stats.
+    """
+    stats.check_mode(norm_mode, flag)
+    for name, width in stats_widths(robot, state_padding, action_dim).items():
+        found = getattr(stats, name).width
+        if found != width:
+            raise NormStatsError(
+                f"the norm stats {stats.source} have {found} numbers for {name!r}, robot "
+                f'{robot.name!r} with state_padding "{state_padding}" needs {width} '
+                f"(norm_mode {norm_mode}); give the arm's own file with {flag}."
+            )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RequestPath:
     """One arm's way from the wire to the model and back, as two pure functions.
@@ -107,16 +139,13 @@ class RequestPath:
         Raises:
             NormStatsError: The widths are others, or the mode needs quantiles that are not there.
         """
-        self.stats.check_mode(self.norm_mode)
-        for name, width in stats_widths(self.robot, self.state_padding, self.action_dim).items():
-            found = getattr(self.stats, name).width
-            if found != width:
-                raise NormStatsError(
-                    f"the norm stats {self.stats.source} have {found} numbers for {name!r}, robot "
-                    f'{self.robot.name!r} with state_padding "{self.state_padding}" needs {width} '
-                    f"(norm_mode {self.norm_mode}); give the arm's own file with "
-                    "--policy.norm-stats."
-                )
+        check_fit(
+            self.stats,
+            robot=self.robot,
+            norm_mode=self.norm_mode,
+            state_padding=self.state_padding,
+            action_dim=self.action_dim,
+        )
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides what `prepare` and `finish` do, as plain msgpack types."""

@@ -7,12 +7,14 @@ evaluator and policy of RoboCasa's fork, robocasa-benchmark/openpi.
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
 
 from policy_server.transforms import aloha_actions_from_pi, aloha_state_to_pi, make_mask
+
+RobotName = Literal["panda_omron", "libero", "droid", "aloha"]
 
 Layout = tuple[tuple[str, int], ...]
 """(part, width) in the order of the flat vector."""
