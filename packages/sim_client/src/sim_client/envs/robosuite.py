@@ -87,6 +87,8 @@ class RobosuiteEnv:
         self.max_steps = self._task.max_steps if max_steps is None else max_steps
         with gl_setup_as_config_error():
             robosuite = load_robosuite()
+            if self._task.module is not None:
+                importlib.import_module(self._task.module)
         self._closed = False
         self._rendering_checked = False
         self._observables: Mapping[str, Any] = {}
@@ -136,7 +138,7 @@ class RobosuiteEnv:
         return Observation(
             images={key: self._render(camera) for key, camera in CAMERAS.items()},
             state=self._state(),
-            prompt=self._task.prompt,
+            prompt=self._task.prompt.format(object=self._target.name),
         )
 
     def video_frame(self) -> UInt8[np.ndarray, "h w 3"]:
@@ -162,7 +164,7 @@ class RobosuiteEnv:
         )
 
     def scene(self) -> dict[str, Any]:
-        """The target's initial pose and half sizes, as drawn for this episode."""
+        """The target's initial pose and half sizes and what else the task has drawn."""
         return self._scene
 
     def physics_state(self) -> Float64[np.ndarray, " n"]:
@@ -170,11 +172,11 @@ class RobosuiteEnv:
         return full_physics_state(self._env.sim.data)
 
     def stages(self) -> dict[str, bool]:
-        """Whether both finger pads touch the target, and whether it is 4 cm above the table."""
+        """Whether both finger pads touch the target, and the task's own flags."""
         gripper = self._env.robots[0].gripper
         return {
             "grasped": bool(self._env._check_grasp(gripper, self._target)),
-            "lifted": bool(self._env._check_success()),
+            **self._task.stages(self._env),
         }
 
     def versions(self) -> dict[str, str]:
@@ -226,7 +228,7 @@ class RobosuiteEnv:
             "target": target.name,
             "position_m": data.get_body_xpos(target.root_body).tolist(),
             "rotation_wxyz": data.get_body_xquat(target.root_body).tolist(),
-            "half_size_m": [float(size) for size in target.size],
+            **self._task.scene(self._env),
         }
 
     def _render(self, camera: str) -> UInt8[np.ndarray, "h w 3"]:
