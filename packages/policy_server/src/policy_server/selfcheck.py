@@ -14,7 +14,7 @@ import numpy as np
 
 from policy_server.errors import CheckpointError
 from policy_server.policy import LoadedPolicy
-from policy_server.robots import RobotSpec
+from policy_server.robots import RobotSpec, layout_width
 
 IMAGE_HEIGHT, IMAGE_WIDTH = 240, 320  # not the model's size, so that the resize is checked too
 
@@ -91,7 +91,7 @@ def make_request(robot: RobotSpec, *, seed: int, absent: Sequence[str] = ()) -> 
         if camera.key not in absent:
             images[camera.key] = image.transpose(2, 0, 1) if robot.channels_first else image
     states = {
-        state.key: rng.uniform(-1.0, 1.0, sum(width for _, width in state.layout))
+        state.key: rng.uniform(-1.0, 1.0, layout_width(state.layout))
         for state in robot.state_inputs
     }
     nested = images if robot.images_key is None else {robot.images_key: images}
