@@ -12,6 +12,7 @@ from sim_client import demo, report
 from sim_client.config import RunArgs, without_prefix
 from sim_client.errors import SimClientError
 from sim_client.evaluate import evaluate, resolve
+from sim_client.launched import evaluate_launched
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +48,8 @@ def _run(words: Sequence[str]) -> int:
         if args.demo:
             paths = demo.DemoPaths.below(Path(os.environ["PI05_EVAL_ROOT"]))
             summary = demo.run_demo(args, paths, console, on_episode=on_episode)
+        elif args.launch_server:
+            summary = evaluate_launched(args, on_episode=on_episode)
         else:
             summary = evaluate(args, on_episode=on_episode)
     report.print_summary(summary, console)

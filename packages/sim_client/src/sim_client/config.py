@@ -17,6 +17,38 @@ class PolicyArgs:
 
     arm: str | None = None
     """Refuse a server that serves another arm; by default any arm is evaluated."""
+    protocol: Literal["openpi", "model-server"] = "openpi"
+    """openpi: a websocket, as ./serve.sh speaks it; model-server: robot.cpp's, which takes no
+    noise, so that no result can be reproduced."""
+    image_names: tuple[str, ...] = ()
+    """KEY=NAME: how the model-server calls the image KEY of the simulator. Only named images are
+    sent; by default all are, under their own keys."""
+    state_dim: int | None = None
+    """Numbers in the model-server's state; refused unless it is the simulator's own number."""
+    action_dim: int | None = None
+    """Numbers kept of each action of the model-server; refused unless it is the simulator's own
+    number."""
+
+    def check(self) -> None:
+        """Refuse what no server can be asked for, with ConfigError."""
+        own = PolicyArgs(arm=self.arm, protocol=self.protocol)
+        if self.protocol != "model-server" and self != own:
+            raise ConfigError(
+                "--policy.image-names, --policy.state-dim and --policy.action-dim belong to "
+                "--policy.protocol model-server; an openpi server announces these itself"
+            )
+        names = self.named_images()
+        for what, words in (("key", [key for key, _ in names]), ("name", [n for _, n in names])):
+            if not all(words) or len(set(words)) != len(words):
+                raise ConfigError(
+                    f"--policy.image-names {' '.join(self.image_names)} gives a {what} twice or "
+                    "not at all, expected KEY=NAME for each image"
+                )
+
+    def named_images(self) -> list[tuple[str, str]]:
+        """The (KEY, NAME) pairs of --policy.image-names."""
+        parts = [word.partition("=") for word in self.image_names]
+        return [(key, name) for key, _, name in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +62,10 @@ class RunArgs:
     """Host of the policy server."""
     port: int = 8000
     """Port of the policy server."""
+    launch_server: bool = False
+    """Start the policy server with --args.server-command and stop it after the last episode."""
+    server_command: str | None = None
+    """Command line of the server to launch; it must listen on 127.0.0.1 and --args.port."""
     sim: Literal["robosuite", "libero", "robocasa"] = "robosuite"
     """Simulator."""
     split: str = "target"
@@ -83,6 +119,16 @@ class RunArgs:
             raise ConfigError(
                 "--args.max-steps is not the benchmark's protocol; add --args.allow-deviation to "
                 "mark every result as deviating, or leave it out"
+            )
+        self.policy.check()
+        if self.launch_server != (self.server_command is not None):
+            raise ConfigError(
+                "--args.launch-server and --args.server-command need each other; give both or none"
+            )
+        if self.demo and (self.launch_server or self.policy.protocol != "openpi"):
+            raise ConfigError(
+                "--demo starts a server of its own; leave --args.launch-server and "
+                "--policy.protocol out, or --demo"
             )
         if self.resume and self.log_dir is None:
             raise ConfigError(

@@ -34,7 +34,7 @@ VIDEO_EVERY_STEPS = (
 
 @runtime_checkable
 class QueryPolicy(Protocol):
-    """What an episode needs of a policy; `RemotePolicy` is one."""
+    """What an episode needs of a policy: `RemotePolicy` or `ModelServerPolicy`."""
 
     def infer(
         self, request: dict[str, Any], *, noise: Float[np.ndarray, "h a"], query: dict[str, int]

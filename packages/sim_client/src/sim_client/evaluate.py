@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim_client import contract, episode, mp4, provenance, results
+from sim_client import episode, mp4, provenance, results
 from sim_client.config import RunArgs
 from sim_client.envs.base import SimEnv
 from sim_client.envs.registry import SIMS, Sim
 from sim_client.errors import ConfigError, PolicyError, SimError
-from sim_client.remote_policy import RemotePolicy
 from sim_client.results import EpisodeRecord
+from sim_client.served import Served, connected
 
 CAMERA_SIZE = 256  # pixels, as RoboCasa's evaluators
 ATTEMPTS = 3
@@ -105,40 +105,9 @@ def evaluate(args: RunArgs, *, on_episode: OnEpisode, log_dir: Path | None = Non
     """
     args = resolve(args)
     sim = SIMS[args.sim]
-    policy = RemotePolicy(
-        args.host,
-        args.port,
-        connect_timeout_s=args.connect_timeout_s,
-        query_timeout_s=args.query_timeout_s,
-    )
-    try:
-        metadata = policy.connect()
-        agreed = contract.check_contract(metadata, _needs(args, sim))
-        if args.max_steps is not None:
-            marks = (*agreed.deviations, f"max_steps {args.max_steps} instead of the task's")
-            agreed = dataclasses.replace(agreed, deviations=marks)
-        log_dir = log_dir or claim_log_dir(args, arm=agreed.arm)
-        run = _Run(args, sim, policy, agreed, log_dir, on_episode)
-        return run.run(_server_part(metadata))
-    finally:
-        policy.close()
-
-
-def _needs(args: RunArgs, sim: Sim) -> contract.Needs:
-    return contract.Needs(
-        robot=sim.robot,
-        state_layout=sim.state_layout,
-        action_layout=sim.action_layout,
-        image_keys=sim.image_keys,
-        replan_steps=args.replan_steps,
-        arm=args.policy.arm,
-        allow_deviation=args.allow_deviation,
-        allow_nondeterministic=args.allow_nondeterministic,
-    )
-
-
-def _server_part(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {key: metadata[key] for key in provenance.SERVER_KEYS}
+    with connected(args, sim) as served:
+        log_dir = log_dir or claim_log_dir(args, arm=served.agreed.arm)
+        return _Run(args, sim, served, log_dir, on_episode).run()
 
 
 class _Run:
@@ -148,34 +117,35 @@ class _Run:
         self,
         args: RunArgs,
         sim: Sim,
-        policy: RemotePolicy,
-        agreed: contract.Contract,
+        served: Served,
         log_dir: Path,
         on_episode: OnEpisode,
     ) -> None:
         self._args = args
         self._sim = sim
-        self._policy = policy
-        self._agreed = agreed
+        self._served = served
         self._log_dir = log_dir
         self._on_episode = on_episode
+        self._deviations = list(served.agreed.deviations)
+        if args.max_steps is not None:
+            self._deviations.append(f"max_steps {args.max_steps} instead of the task's")
         self._settings = episode.EpisodeSettings(
             replan_steps=args.replan_steps,
             action_seed=args.action_seed,
-            noise_shape=agreed.noise_shape,
-            action_width=agreed.action_width,
+            noise_shape=served.agreed.noise_shape,
+            action_width=served.agreed.action_width,
             mp4_roundtrip=args.mp4_roundtrip or False,
             video=args.video,
             full_trace=args.trace == "full",
         )
         self._errored_in_a_row = 0
 
-    def run(self, server: dict[str, Any]) -> RunSummary:
+    def run(self) -> RunSummary:
         """Run the episodes that are not there yet and write the derived files."""
         first_task, *other_tasks = self._args.env_names
         env = self._make(first_task)
         try:
-            known = self._provenance(server, env)
+            known = self._provenance(env)
             if self._args.resume:
                 provenance.check_same_provenance(self._log_dir, known)
             else:
@@ -197,10 +167,10 @@ class _Run:
             split=self._args.split,
         )
 
-    def _provenance(self, server: dict[str, Any], env: SimEnv) -> dict[str, Any]:
+    def _provenance(self, env: SimEnv) -> dict[str, Any]:
         """What the run's numbers depend on."""
         return {
-            "server": server,
+            "server": self._served.server,
             "client": {
                 "versions": provenance.client_versions(),
                 "revision": provenance.client_revision(),
@@ -217,10 +187,11 @@ class _Run:
             self._log_dir,
             records,
             config={**_request(self._args), **known},
-            runner="websocket",
+            runner=self._served.runner,
             notes={
-                "reproducible": self._agreed.reproducible,
-                "deviations": list(self._agreed.deviations),
+                "reproducible": self._served.agreed.reproducible,
+                "not_reproducible_because": self._served.not_reproducible,
+                "deviations": self._deviations,
                 "outcomes_sha256": digest,
             },
         )
@@ -229,7 +200,7 @@ class _Run:
     def _protocol(self) -> dict[str, Any]:
         """What, with (task, ep_id), determines an episode: it stands in outcomes.json too."""
         return {
-            "arm": self._agreed.arm,
+            "arm": self._served.agreed.arm,
             "sim": self._sim.name,
             "split": None if self._sim.check_split is None else self._args.split,
             "action_seed": self._args.action_seed,
@@ -238,7 +209,8 @@ class _Run:
             "camera_size": CAMERA_SIZE,
             "mp4_roundtrip": mp4.SETTINGS if self._settings.mp4_roundtrip else None,
             "success_rule": "first step at which the simulator's success signal is true",
-            "deviations": list(self._agreed.deviations),
+            "deviations": self._deviations,
+            **self._served.protocol,
         }
 
     def _run_task(self, env: SimEnv) -> str | None:
@@ -264,8 +236,9 @@ class _Run:
         errors: list[PolicyError | SimError] = []
         while len(errors) < ATTEMPTS:
             try:
+                self._served.before_episode()
                 record = episode.run_episode(
-                    env, self._policy, self._settings, ep_id=ep_id, out_dir=out_dir
+                    env, self._served.policy, self._settings, ep_id=ep_id, out_dir=out_dir
                 )
                 return dataclasses.replace(record, attempts=len(errors) + 1)
             except (PolicyError, SimError) as error:

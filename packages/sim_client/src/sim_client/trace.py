@@ -6,7 +6,8 @@ Members, for Q queries, T steps, cameras k and chunks of H actions of width D:
     query_step (Q,) int32                 the step before which the query was made
     prompt (Q,) str                       as sent
     state (Q, S) float32                  as sent
-    noise_digest (Q, 32) uint8            SHA-256 of the noise's float32 bytes
+    noise_digest (Q, 32) uint8            SHA-256 of the noise's float32 bytes, of none where
+                                          the protocol takes none
     camera_digest/<k> (Q, 32) uint8       SHA-256 of the frame as the simulator gave it
     image_digest/<k> (Q, 32) uint8        SHA-256 of the image as sent
     chunk (Q, H, D) float64               the whole reply
@@ -64,7 +65,7 @@ class TraceRecorder:
         camera_frames: Mapping[str, UInt8[np.ndarray, "height width 3"]],
         request: Mapping[str, Any],
         state_key: str,
-        noise: Float[np.ndarray, "h a"],
+        noise: Float[np.ndarray, "k a"],
         chunk: Float[np.ndarray, "h d"],
     ) -> None:
         """Record a query: what was rendered, what was sent and what came back."""
