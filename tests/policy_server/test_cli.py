@@ -11,12 +11,12 @@ import pytest
 from policy_serving import JOIN_TIMEOUT_S
 from served_arm import CHECKPOINT, options, write_arms
 
+from policy_server.arms import load_arms
 from policy_server.checkpoint_write import init_checkpoint
 from policy_server.checkpoints import digest, restore
-from policy_server.commands import run_check
-from policy_server.errors import CheckpointError
+from policy_server.checks import check_arm
+from policy_server.config import ARMS_FILE, PolicyOptions
 from policy_server.model.config import TINY
-from policy_server.plan import make_plan
 from policy_server.server import bind
 
 
@@ -87,13 +87,35 @@ def test_flags_for_xla_that_cannot_be_read_are_one_sentence(table):
 def test_check_accepts_what_can_be_served(table):
     accepted = run("check", "--policy.arm", "mine", "--policy.arms-file", table)
     assert (accepted.returncode, accepted.stderr) == (0, "")
-    assert accepted.stdout == f"arm mine can be served from {CHECKPOINT}\n"
+    verdicts = {line.split()[1]: line.split()[0] for line in accepted.stdout.splitlines()}
+    subjects = ("arm", "checkpoint", "norm", "protocol", "pins", "weights", "tokenizer")
+    assert verdicts == dict.fromkeys((*subjects, "request", "model", "digest"), "PASS")
+    assert str(CHECKPOINT) in accepted.stdout
 
 
-def test_check_refuses_other_weights_than_the_pinned_ones(tmp_path):
+def test_check_says_of_every_line_what_a_start_would_refuse(tmp_path):
     table = write_arms(tmp_path, checkpoint_digest="0" * 64)
-    with pytest.raises(CheckpointError, match="checkpoint_digest"):
-        run_check(make_plan(options(table)))
+    verdicts = {line.subject: line for line in check_arm(options(table))}
+    assert verdicts["digest"].verdict == "FAIL"
+    assert "pinned to 0000" in verdicts["digest"].detail
+    assert {v.verdict for v in verdicts.values() if v.subject != "digest"} == {"PASS"}
+
+
+def test_check_looks_further_after_the_first_refusal(tmp_path):
+    table = write_arms(tmp_path, norm_stats="gone.json", checkpoint="nowhere")
+    done = run("check", "--policy.arm", "mine", "--policy.arms-file", str(table))
+    assert done.returncode == 3
+    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["PASS", "FAIL", "FAIL"]
+    assert "gone.json" in done.stdout
+    assert "nowhere" in done.stdout
+
+
+@pytest.mark.parametrize("arm", list(load_arms(ARMS_FILE)))
+def test_check_of_every_shipped_arm_is_a_table(arm):
+    verdicts = check_arm(PolicyOptions(arm=arm, checkpoints_root=Path("/no/such/checkpoints")))
+    assert verdicts[0].verdict == "PASS"
+    assert {v.subject for v in verdicts} >= {"arm", "checkpoint", "norm stats", "pins", "model"}
+    assert "FAIL" in {v.verdict for v in verdicts}  # their checkpoints are not shipped
 
 
 def test_init_writes_the_checkpoint_of_its_seed_and_inspect_reads_it(tmp_path):

@@ -20,6 +20,7 @@ from policy_server.config import (
     parse_command,
 )
 from policy_server.determinism import apply_determinism
+from policy_server.device_memory import cap_gpu_memory
 from policy_server.errors import PolicyServerError
 from policy_server.openpi_command import refuse_openpi_command
 from policy_server.plan import check_out, make_plan
@@ -60,7 +61,11 @@ def run(command: PolicyCommand | CheckpointCommand | NormStatsCommand) -> None:
         autotune=policy.autotune if policy is not None else None,
         tune_out=command.out if isinstance(command, Tune) else None,
     )
-    plan = make_plan(policy) if policy is not None else None
+    if policy is not None:
+        cap_gpu_memory(os.environ, policy.gpu_memory_fraction)
+    plan = None
+    if policy is not None and not isinstance(command, Check):
+        plan = make_plan(policy)
     listener = access = None
     if isinstance(command, Serve):
         listener = bind(command.host, command.port)
@@ -71,21 +76,27 @@ def run(command: PolicyCommand | CheckpointCommand | NormStatsCommand) -> None:
     # These import JAX, which reads the flags above only once.
     from policy_server import checkpoint_commands, commands
 
-    match command:
-        case Serve() if plan is not None and listener is not None and access is not None:
-            commands.run_serve(command, plan, listener, determinism=determinism, access=access)
-        case CompareSelfcheck() if plan is not None:
-            published = fetch_metadata(
-                command.against, read_api_key(command.api_key_file, os.environ)
-            )
-            if not commands.run_compare(command, plan, published, determinism=determinism):
-                sys.exit(EXIT_DIFFERENT)
-        case Tune() if plan is not None:
-            commands.run_tune(command, plan)
-        case Check() if plan is not None:
-            commands.run_check(plan)
-        case _ if isinstance(command, CheckpointCommand):
-            checkpoint_commands.run(command)
+    if isinstance(command, CheckpointCommand):
+        checkpoint_commands.run(command)
+    elif isinstance(command, Check):
+        _exit_if_different(commands.run_check(command.policy))
+    elif plan is not None:
+        match command:
+            case Serve() if listener is not None and access is not None:
+                commands.run_serve(command, plan, listener, determinism=determinism, access=access)
+            case CompareSelfcheck():
+                key = read_api_key(command.api_key_file, os.environ)
+                published = fetch_metadata(command.against, key)
+                _exit_if_different(
+                    commands.run_compare(command, plan, published, determinism=determinism)
+                )
+            case Tune():
+                commands.run_tune(command, plan)
+
+
+def _exit_if_different(passed: bool) -> None:
+    if not passed:
+        sys.exit(EXIT_DIFFERENT)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from policy_server.access import Access
-from policy_server.checkpoints import checkpoint_digest
+from policy_server.checks import check_arm
 from policy_server.comparison import compare
 from policy_server.config import CompareSelfcheck, PolicyOptions, Serve, Tune
 from policy_server.determinism import SELFCHECK_DIFFERED, Determinism, read_autotune
@@ -18,10 +18,7 @@ from policy_server.metadata import make_metadata
 from policy_server.plan import ServePlan
 from policy_server.policy import (
     LoadedPolicy,
-    check_digest,
     load_policy,
-    open_request_path,
-    read_model_config,
 )
 from policy_server.protocol import NoiseSpec
 from policy_server.selfcheck import run_selfcheck
@@ -156,10 +153,9 @@ def run_tune(command: Tune, plan: ServePlan) -> None:
     say(f"tuned on {loaded.device_kind} for checkpoint {loaded.checkpoint_digest}")
 
 
-def run_check(plan: ServePlan) -> None:
-    """Refuse what a start would refuse; weights are read only where a pin needs them."""
-    request_path = open_request_path(plan)
-    read_model_config(plan, request_path.tokenizer)
-    if plan.arm.checkpoint_digest:
-        check_digest(plan, checkpoint_digest(plan.checkpoint_dir))
-    say(f"arm {plan.arm.name} can be served from {plan.checkpoint_dir}")
+def run_check(options: PolicyOptions) -> bool:
+    """Print a verdict per line; returns whether a start would be accepted."""
+    verdicts = check_arm(options)
+    for line in verdicts:
+        say(f"{line.verdict:4}  {line.subject:12}  {line.detail}")
+    return all(line.verdict == "PASS" for line in verdicts)

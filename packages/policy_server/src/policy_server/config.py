@@ -47,6 +47,8 @@ class PolicyOptions:
     """Another horizon than the arm's; needs --policy.allow-protocol-deviation."""
     seed: int = 0
     """Seed of the noise that the server draws for requests that bring none."""
+    gpu_memory_fraction: float | None = None
+    """GPU only: share of the card's memory to take, so that others fit; JAX's default is 0.75."""
     autotune: Path | None = None
     """GPU only: file of tuned kernels, written by `policy-server tune`."""
 

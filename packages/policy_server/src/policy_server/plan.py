@@ -51,15 +51,15 @@ def make_plan(options: PolicyOptions) -> ServePlan:
         raise ConfigError(f"--policy.seed {options.seed} is negative; give 0 or more.")
     row = get_arm(options.arm, load_arms(options.arms_file), options.arms_file)
     checkpoint_dir = find_checkpoint(row, options.dir, options.checkpoints_root)
-    stats_path, stats_sha256 = _find_norm_stats(row, options)
-    arm, deviations = _apply_overrides(row, options, stats_sha256)
-    _require_pins(row, options, stats_sha256)
+    stats_path, stats_sha256 = find_norm_stats(row, options)
+    arm, deviations = apply_overrides(row, options, stats_sha256)
+    require_pins(row, options, stats_sha256)
     return ServePlan(
         arm=arm,
         checkpoint_dir=checkpoint_dir,
-        params_kind=_require_params_kind(row, checkpoint_dir),
+        params_kind=require_params_kind(row, checkpoint_dir),
         norm_stats_path=stats_path,
-        tokenizer_path=_find_tokenizer(row, options, checkpoint_dir),
+        tokenizer_path=find_row_tokenizer(row, options, checkpoint_dir),
         deviations=deviations,
     )
 
@@ -105,15 +105,16 @@ def find_checkpoint(row: Arm, given: Path | None, root: Path, *, prefix: str = "
     return directory
 
 
-def _find_norm_stats(row: Arm, options: PolicyOptions) -> tuple[Path, str]:
+def find_norm_stats(row: Arm, options: PolicyOptions) -> tuple[Path, str]:
     """The stats file and its digest; a refused asset stays refused whatever the flags say."""
     path = options.norm_stats or options.arms_file.parent / row.norm_stats
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise NormStatsError(
-            f"the norm stats {path} of arm {row.name!r} cannot be read ({error.strerror}); put the "
-            f"arm's own file there, or change norm_stats in {options.arms_file}."
+            f"the norm stats {path} of arm {row.name!r} cannot be read ({error.strerror}); bring "
+            f"them in with `policy-server norm-stats import --arm {row.name} --from FILE`, or change "
+            f"norm_stats in {options.arms_file}."
         ) from error
     refuse_assets(row, path, digest)
     return path, digest
@@ -141,7 +142,7 @@ def refuse_assets(row: Arm, path: Path, *known_as: str) -> None:
             )
 
 
-def _apply_overrides(
+def apply_overrides(
     row: Arm, options: PolicyOptions, stats_sha256: str
 ) -> tuple[Arm, tuple[str, ...]]:
     """The arm as it will be served, and what differs from its row."""
@@ -172,7 +173,7 @@ def _digest_or_none(arms_file: Path, row: Arm) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def _require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
+def require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
     """Refuse an unpinned arm of real weights, and stats that are not the pinned ones."""
     writers = {
         "norm_stats_sha256": f"`policy-server norm-stats import --arm {row.name} --from FILE`",
@@ -195,13 +196,13 @@ def _require_pins(row: Arm, options: PolicyOptions, stats_sha256: str) -> None:
         )
 
 
-def _require_params_kind(row: Arm, checkpoint_dir: Path) -> ParamsKind:
+def require_params_kind(row: Arm, checkpoint_dir: Path) -> ParamsKind:
     """Refuse EMA weights for an arm of raw ones, and the other way round."""
     kind = find_params_kind(checkpoint_dir).kind
     if row.params == "any" or kind == row.params:
         return kind
     if kind == "unknown":
-        return row.params  # vouched for by the pin, which `_require_pins` demands
+        return row.params  # vouched for by the pin, which `require_pins` demands
     raise wrong_kind(row, kind, row.params, checkpoint_dir, flag="--policy.dir")
 
 
@@ -228,7 +229,7 @@ def wrong_kind(
     )
 
 
-def _find_tokenizer(row: Arm, options: PolicyOptions, checkpoint_dir: Path) -> Path:
+def find_row_tokenizer(row: Arm, options: PolicyOptions, checkpoint_dir: Path) -> Path:
     """The tokenizer of the flag, of the row or of the usual places; its digest is checked."""
     named = options.tokenizer
     if named is None and row.tokenizer:

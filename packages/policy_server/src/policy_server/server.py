@@ -47,6 +47,7 @@ class Session:
     peer: str
     query_ms: list[float] = dataclasses.field(default_factory=list)
     n_drawn: int = 0
+    warned: bool = False
     n_refused: int = 0
     prev_total_ms: float | None = None
 
@@ -190,6 +191,9 @@ class PolicyServer:
         result = self._infer(request.observation, noise)
         infer_ms = _ms_since(started)
         session.query_ms.append(infer_ms)
+        if result.warnings and not session.warned:
+            session.warned = True
+            logger.warning("%s, the first time: %s", session.peer, "; ".join(result.warnings))
         timing = {
             "infer_ms": infer_ms,
             "queue_ms": queue_ms,
