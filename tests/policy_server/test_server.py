@@ -117,6 +117,17 @@ def test_the_stock_client_raises_the_servers_sentence(client):
         client.infer({"prompt": "lift"})
 
 
+def test_a_warning_stands_in_every_reply_and_once_in_the_log(caplog):
+    def odd(observation, noise):
+        return Inference(noise[:, :2], ("the state is far out",), 1.0, 2.0)
+
+    with serving(odd, METADATA, SPEC) as port, stock_client(port) as client:
+        replies = [client.infer({**OBSERVATION, "noise": NOISE}) for _ in range(3)]
+    assert [reply["warnings"] for reply in replies] == [["the state is far out"]] * 3
+    (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "the state is far out" in record.getMessage()
+
+
 def test_a_fault_of_the_server_is_an_id_on_the_wire_and_a_traceback_in_the_log(caplog):
     def broken(observation, noise):
         return {}["secret"]
