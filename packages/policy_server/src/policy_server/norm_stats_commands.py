@@ -80,7 +80,13 @@ def _compute(command: NormStatsCompute) -> None:
 
     if command.out.exists():
         raise NormStatsError(f"--out {command.out} exists; choose another file or remove it.")
-    dataset = open_dataset(command.from_, ROBOTS[command.robot], command.modality)
+    robot = ROBOTS[command.robot]
+    if command.action_dim < max(robot.state_width, robot.action_width):
+        raise NormStatsError(
+            f"--action-dim {command.action_dim} is less than the {robot.state_width} numbers of "
+            f"the state or the {robot.action_width} of an action of {robot.name!r}."
+        )
+    dataset = open_dataset(command.from_, robot, command.modality)
     say(f"{dataset.n_frames} frames in {len(dataset.files)} files, read five times")
     state, actions = compute_field_stats(dataset)
     if command.state_padding == "before_normalization":

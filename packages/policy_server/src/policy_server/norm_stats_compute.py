@@ -4,7 +4,7 @@ One pass for mean and standard deviation and four for the quantiles, which are e
 (`numpy.quantile`, method "linear"), but for the rounding of the last interpolation. The values next
 to a quantile are found digit by digit: a float64 is 64 bits that sort like the number; each pass
 counts the next 16 of them, among the values that share the bits found so far, and the counts tell
-how the value goes on. That takes 2 MB per number of a frame, however many frames there are.
+how the value goes on. That takes 5 MB per number of a frame, however many frames there are.
 
 Every frame counts once, as in a LeRobot dataset's own meta/stats.json. openpi's script counts an
 action once for each chunk that it is in, which weighs the first and last frames of an episode
@@ -76,7 +76,7 @@ def quantiles(batches: Batches, n_rows: int, at: Sequence[float]) -> Float64[np.
     """Quantiles over all rows, between the two nearest values by linear interpolation.
 
     Args:
-        batches: Reads the rows; called four times.
+        batches: Reads the rows; called again for each pass.
         n_rows: How many there are.
         at: Which quantiles, each within [0, 1].
 
@@ -100,7 +100,7 @@ def select_ranks(batches: Batches, ranks: Sequence[int]) -> Float64[np.ndarray, 
     """The values that would have these places if each column were sorted.
 
     Args:
-        batches: Reads the rows, without NaN; called four times.
+        batches: Reads the rows, without NaN; called again for each pass.
         ranks: Places, counted from 0, each less than the number of rows.
 
     Returns:
@@ -113,8 +113,8 @@ def select_ranks(batches: Batches, ranks: Sequence[int]) -> Float64[np.ndarray, 
         counts = _count_digits(batches(), found, shift)
         up_to = counts.cumsum(axis=-1)
         digits = (up_to <= places[..., None]).sum(axis=-1, keepdims=True)
-        before = np.take_along_axis(up_to - counts, digits, axis=-1)
-        places = places - before[..., 0]
+        here = np.take_along_axis(counts, digits, axis=-1)
+        places = places - (np.take_along_axis(up_to, digits, axis=-1) - here)[..., 0]
         found = (found << np.uint64(_DIGIT_BITS)) | digits[..., 0].astype(np.uint64)
     bits = np.where(found >= _SIGN, found ^ _SIGN, ~found)
     return bits.view(np.float64)
@@ -146,8 +146,12 @@ def pad_field(field: FieldStats, width: int) -> FieldStats:
 
     So do RoboCasa's fork of openpi for mean and std, which leaves a padding of 0 in normalised
     numbers. For quantiles it has no rule; those of a zero are 0, which makes the padding -1.
+
+    Args:
+        field: With quantiles.
+        width: At least the field's own.
     """
-    zeros = np.zeros(max(0, width - field.width))
+    zeros = np.zeros(width - field.width)
     q01, q99 = field.quantiles()
     return FieldStats(
         mean=np.append(field.mean, zeros),

@@ -113,8 +113,8 @@ def find_norm_stats(row: Arm, options: PolicyOptions) -> tuple[Path, str]:
     except OSError as error:
         raise NormStatsError(
             f"the norm stats {path} of arm {row.name!r} cannot be read ({error.strerror}); bring "
-            f"them in with `policy-server norm-stats import --arm {row.name} --from FILE`, or change "
-            f"norm_stats in {options.arms_file}."
+            f"them in with `policy-server norm-stats import --arm {row.name} --from FILE`, or "
+            f"change norm_stats in {options.arms_file}."
         ) from error
     refuse_assets(row, path, digest)
     return path, digest
