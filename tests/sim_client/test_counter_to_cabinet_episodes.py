@@ -12,6 +12,7 @@ from sim_client.envs.robosuite_tasks import find_task
 
 CAN_EPISODE = 2  # its target is the can, which any yaw of the gripper grasps
 LEMON_EPISODE = 1
+CEREAL_EPISODE = 0  # half sizes 5, 1.5 and 7.5 cm
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +22,10 @@ def cabinet_env():
     built.close()
 
 
-def put(env, position_m):
-    """Teleport the target, upright and at rest, and let the simulation follow it."""
+def put(env, position_m, rotation_wxyz=(1.0, 0.0, 0.0, 0.0)):
+    """Teleport the target, at rest, and let the simulation follow it."""
     sim, joint = env._env.sim, env._target.joints[0]
-    sim.data.set_joint_qpos(joint, [*position_m, 1.0, 0.0, 0.0, 0.0])
+    sim.data.set_joint_qpos(joint, [*position_m, *rotation_wxyz])
     sim.data.set_joint_qvel(joint, np.zeros(6))
     sim.forward()
 
@@ -90,22 +91,30 @@ def test_all_inside_with_the_gripper_away_is_success(cabinet_env):
     assert cabinet_env.stages()["in_cabinet"]
 
 
-def test_all_inside_but_the_gripper_within_a_quarter_metre_is_no_success(cabinet_env):
+@pytest.mark.parametrize(("gap_m", "success"), [(0.24, False), (0.26, True)])
+def test_success_needs_the_gripper_farther_than_a_quarter_metre(cabinet_env, gap_m, success):
     cabinet_env.reset(0)
-    center = np.array(cabinet_env.scene()["cabinet_interior_center_m"])
-    put(cabinet_env, [center[0] - 0.08, center[1], grip_site(cabinet_env)[2]])
-    result = cabinet_env.step(action())
-    assert np.linalg.norm(grip_site(cabinet_env) - target_position(cabinet_env)) < 0.25
+    put(cabinet_env, grip_site(cabinet_env) + np.array([gap_m, 0.0, 0.0]))
     assert cabinet_env.stages()["in_cabinet"]
-    assert not result.success
+    assert cabinet_env._env._check_success() == success
+
+
+@pytest.mark.parametrize(
+    ("rotation_wxyz", "inside"),
+    [([0.5, 0.5, 0.5, 0.5], False), ([0.5, -0.5, -0.5, -0.5], True)],
+    ids=["its height along the depth", "its thickness along the depth"],
+)
+def test_how_a_box_lies_decides_whether_it_sticks_out(cabinet_env, rotation_wxyz, inside):
+    cabinet_env.reset(CEREAL_EPISODE)
+    near_the_front = floor_of_cabinet(cabinet_env, x_from_center_m=-0.1)
+    put(cabinet_env, near_the_front, rotation_wxyz)
+    assert cabinet_env.stages()["in_cabinet"] == inside
 
 
 def test_a_rolled_object_on_the_floor_is_inside_although_its_own_box_is_not(cabinet_env):
     cabinet_env.reset(LEMON_EPISODE)
-    sim, joint = cabinet_env._env.sim, cabinet_env._target.joints[0]
     rolled_by_45_degrees = [np.cos(np.pi / 8), np.sin(np.pi / 8), 0.0, 0.0]
-    sim.data.set_joint_qpos(joint, [*floor_of_cabinet(cabinet_env), *rolled_by_45_degrees])
-    sim.forward()
+    put(cabinet_env, floor_of_cabinet(cabinet_env), rolled_by_45_degrees)
     assert cabinet_env.stages()["in_cabinet"]
 
 
