@@ -190,6 +190,7 @@ def test_a_launched_server_serves_the_run_and_is_gone_after_it(tmp_path, command
         ("'unbalanced", (), "cannot be split into words"),
         (sys.executable, ("--args.host", "10.0.0.1"), "--args.host is 10.0.0.1"),
         (f"{sys.executable} -c 'raise SystemExit(3)'", (), "ended with code 3"),
+        (sys.executable, ("--args.resume",), "out is no folder"),
         (sys.executable, ("--demo",), "--demo starts a server of its own"),
     ],
 )

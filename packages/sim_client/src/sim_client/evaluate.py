@@ -72,7 +72,8 @@ def claim_log_dir(args: RunArgs, *, arm: str) -> Path:
     """Make the run's folder, or find the one to continue.
 
     Raises:
-        ConfigError: The folder already holds something and --args.resume was not given.
+        ConfigError: The folder already holds something and --args.resume was not given, or it was
+            given and there is no folder.
     """
     if args.log_dir is None:
         stamp = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
@@ -80,6 +81,11 @@ def claim_log_dir(args: RunArgs, *, arm: str) -> Path:
     else:
         log_dir = args.log_dir
     if args.resume:
+        if not log_dir.is_dir():
+            raise ConfigError(
+                f"--args.resume continues the run in --args.log-dir, but {log_dir} is no folder; "
+                "name the run's folder, or leave --args.resume out"
+            )
         return log_dir
     if log_dir.is_file():
         raise ConfigError(f"--args.log-dir {log_dir} is a file, expected a folder")
