@@ -59,7 +59,7 @@ class RunArgs:
     demo: bool = False
     """Serve the embedded demo arm and evaluate it; needs no other input and no running server."""
     host: str = "127.0.0.1"
-    """Host of the policy server."""
+    """Host of the policy server; wss://HOST for one with TLS."""
     port: int = 8000
     """Port of the policy server."""
     launch_server: bool = False
@@ -98,6 +98,8 @@ class RunArgs:
     """Evaluate with another protocol than the arm's and mark every result as deviating."""
     allow_nondeterministic: bool = False
     """Evaluate a server that does not promise equal bits and mark every result."""
+    api_key_file: Path | None = None
+    """File with the server's API key; $PI05_API_KEY is used without it."""
     connect_timeout_s: float = 60.0
     """How long to wait for the server, seconds."""
     query_timeout_s: float = 900.0

@@ -8,11 +8,13 @@ from rich.console import Console
 
 from sim_client import launch
 from sim_client.config import PolicyArgs, RunArgs
+from sim_client.envs.robosuite_tasks import find_task
 from sim_client.errors import ConfigError
 from sim_client.evaluate import SERVER_LOG, OnEpisode, RunSummary, claim_log_dir, evaluate
 
 ARM = "demo"
 NUM_TRIALS = 4
+MAX_STEPS = 200  # of a task that allows more: a demo should end
 READY_TIMEOUT_S = 300.0  # the first start compiles the model, on a slow machine in minutes
 
 
@@ -74,8 +76,18 @@ def run_demo(
     console.print(
         f"starting the policy server (arm {ARM}, port {port})", markup=False, soft_wrap=True
     )
-    asked = dataclasses.replace(args, host="127.0.0.1", port=port, policy=PolicyArgs(arm=ARM))
+    asked = dataclasses.replace(
+        _shortened(args), host="127.0.0.1", port=port, policy=PolicyArgs(arm=ARM)
+    )
     with launch.running_server(
         command, port=port, log=log_dir / SERVER_LOG, ready_timeout_s=READY_TIMEOUT_S
     ):
         return evaluate(asked, on_episode=on_episode, log_dir=log_dir)
+
+
+def _shortened(args: RunArgs) -> RunArgs:
+    """Cut tasks of more than MAX_STEPS steps, which marks the results as deviating."""
+    longest = max(find_task(task).max_steps for task in args.env_names)
+    if args.max_steps is not None or longest <= MAX_STEPS:
+        return args
+    return dataclasses.replace(args, max_steps=MAX_STEPS, allow_deviation=True)

@@ -267,6 +267,5 @@ class _Run:
 
 def _request(args: RunArgs) -> dict[str, Any]:
     """What was asked for, as plain JSON."""
-    plain = dataclasses.asdict(args)
-    plain["log_dir"] = None if args.log_dir is None else str(args.log_dir)
-    return plain
+    asked = dataclasses.asdict(args)
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}

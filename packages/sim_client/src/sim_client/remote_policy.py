@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import websockets.exceptions
 import websockets.sync.client
 from jaxtyping import Float
 from openpi_client import msgpack_numpy
+from websockets.exceptions import InvalidStatus
 
 from sim_client.errors import ConfigError, ContractError, PolicyError
 
@@ -55,9 +57,19 @@ class RemotePolicy:
         *,
         connect_timeout_s: float,
         query_timeout_s: float,
+        api_key: str | None = None,
     ) -> None:
-        """Remember where the server is; `connect` opens the connection."""
-        self._uri = f"ws://{host}:{port}"
+        """Remember where the server is; `connect` opens the connection.
+
+        Args:
+            host: Name or address; with ws:// or wss:// in front it chooses plain or TLS itself.
+            port: The server's port.
+            connect_timeout_s: How long to wait for a server, seconds.
+            query_timeout_s: How long one answer may take, seconds.
+            api_key: Sent as openpi's client sends its own, None sends none.
+        """
+        self._uri = f"{host}:{port}" if host.startswith("ws") else f"ws://{host}:{port}"
+        self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else None
         self._connect_timeout_s = connect_timeout_s
         self._query_timeout_s = query_timeout_s
         self._connection: websockets.sync.client.ClientConnection | None = None
@@ -67,7 +79,7 @@ class RemotePolicy:
         """Open the connection, waiting for the server, and return the metadata it announces.
 
         Raises:
-            ConfigError: Nothing answered within `connect_timeout_s`.
+            ConfigError: Nothing answered within `connect_timeout_s`, or the API key was refused.
             ContractError: A server came back with other metadata than the one before.
         """
         deadline = time.monotonic() + self._connect_timeout_s
@@ -79,10 +91,12 @@ class RemotePolicy:
                     max_size=MAX_FRAME_BYTES,
                     ping_interval=None,  # a query may take minutes on a CPU; recv has its own limit
                     proxy=None,
+                    additional_headers=self._headers,
                 )
                 frame = self._connection.recv(timeout=self._query_timeout_s)
                 break
             except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
+                _refuse_unauthorized(error, self._uri)
                 if time.monotonic() >= deadline:
                     raise ConfigError(
                         f"no policy server answered at {self._uri} within "
@@ -146,6 +160,16 @@ class RemotePolicy:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _refuse_unauthorized(error: Exception, uri: str) -> None:
+    """Waiting does not help where the server asks for another key."""
+    status = error.response.status_code if isinstance(error, InvalidStatus) else None
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise ConfigError(
+            f"the server at {uri} asks for its API key; give it with --args.api-key-file or "
+            "$PI05_API_KEY"
+        ) from error
 
 
 def pack(content: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from sim_client import contract, model_server, provenance
@@ -14,6 +16,8 @@ from sim_client.errors import ConfigError, ContractError
 from sim_client.model_server import ModelInterface, ModelServerPolicy
 from sim_client.remote_policy import RemotePolicy
 from sim_client.robots import layout_width
+
+API_KEY_VARIABLE = "PI05_API_KEY"  # also read by the server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +58,26 @@ def connected(args: RunArgs, sim: Sim) -> Iterator[Served]:
         args.port,
         connect_timeout_s=args.connect_timeout_s,
         query_timeout_s=args.query_timeout_s,
+        api_key=read_api_key(args.api_key_file),
     )
     try:
         yield _openpi(args, sim, policy)
     finally:
         policy.close()
+
+
+def read_api_key(key_file: Path | None) -> str | None:
+    """The key of the file, else of $PI05_API_KEY, else None.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    if key_file is None:
+        return os.environ.get(API_KEY_VARIABLE)
+    try:
+        return key_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--args.api-key-file {key_file} cannot be read ({error})") from error
 
 
 def _openpi(args: RunArgs, sim: Sim, policy: RemotePolicy) -> Served:
