@@ -393,6 +393,13 @@ def test_renamed_stats_of_a_refused_asset_are_known_by_their_digest(tmp_path, op
         bring_in(table, renamed)
 
 
+def test_a_datasets_stats_are_known_by_the_digest_of_their_own_file(tmp_path, dataset):
+    refused = [sha256(dataset / "meta" / "stats.json")]
+    table = table_without_stats(tmp_path, norm_mode="zscore", refused_assets=refused)
+    with pytest.raises(NormStatsError, match="must never be served with"):
+        bring_in(table, dataset, "--allow-constant", *STILL)
+
+
 def test_a_refused_asset_cannot_be_named_or_put_in_its_own_folder(tmp_path, openpi_file):
     table = table_without_stats(tmp_path, refused_assets=[REFUSED])
     with pytest.raises(NormStatsError, match=f"are those of '{REFUSED}'"):
