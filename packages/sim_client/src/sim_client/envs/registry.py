@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from sim_client.envs import libero_tasks, robocasa_tasks
 from sim_client.envs.base import SimEnv
@@ -63,39 +63,42 @@ def _make_libero(task: str, *, camera_size: int, max_steps: int | None, split: s
     return LiberoEnv(task, camera_size=camera_size, max_steps=max_steps)
 
 
+def _sim(
+    adapter: type[RobosuiteEnv | LiberoEnv | RobocasaEnv],
+    make: MakeEnv,
+    check_task: Callable[[str], object],
+    **more: Any,
+) -> Sim:
+    """A row with what the adapter's class says of itself."""
+    return Sim(
+        name=adapter.sim_name,
+        robot=adapter.robot,
+        state_layout=adapter.state_layout,
+        action_layout=adapter.action_layout,
+        image_keys=adapter.image_keys,
+        check_task=check_task,
+        make=make,
+        **more,
+    )
+
+
 SIMS = {
     sim.name: sim
     for sim in (
-        Sim(
-            name=RobosuiteEnv.sim_name,
-            robot=RobosuiteEnv.robot,
-            state_layout=RobosuiteEnv.state_layout,
-            action_layout=RobosuiteEnv.action_layout,
-            image_keys=RobosuiteEnv.image_keys,
-            check_task=find_task,
-            make=_make_robosuite,
-        ),
-        Sim(
-            name=LiberoEnv.sim_name,
-            robot=LiberoEnv.robot,
-            state_layout=LiberoEnv.state_layout,
-            action_layout=LiberoEnv.action_layout,
-            image_keys=LiberoEnv.image_keys,
-            check_task=libero_tasks.check_task,
-            make=_make_libero,
+        _sim(RobosuiteEnv, _make_robosuite, find_task),
+        _sim(
+            LiberoEnv,
+            _make_libero,
+            libero_tasks.check_task,
             expand_tasks=libero_tasks.expand_tasks,
         ),
-        Sim(
-            name=RobocasaEnv.sim_name,
-            robot=RobocasaEnv.robot,
-            state_layout=RobocasaEnv.state_layout,
-            action_layout=RobocasaEnv.action_layout,
-            image_keys=RobocasaEnv.image_keys,
-            check_task=robocasa_tasks.check_task,
-            make=RobocasaEnv,
+        _sim(
+            RobocasaEnv,
+            RobocasaEnv,
+            robocasa_tasks.check_task,
             expand_tasks=robocasa_tasks.expand_tasks,
-            mp4_roundtrip=True,
             check_split=robocasa_tasks.check_split,
+            mp4_roundtrip=True,
         ),
     )
 }
