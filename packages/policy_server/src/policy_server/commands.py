@@ -24,6 +24,7 @@ from policy_server.protocol import NoiseSpec
 from policy_server.selfcheck import run_selfcheck
 from policy_server.server import PolicyServer, serve_until_signal
 from policy_server.terminal import say
+from policy_server.tuned import TunedFor, check_record, write_record
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ def make_ready(options: PolicyOptions, plan: ServePlan, determinism: Determinism
     if options.autotune is not None:
         require_gpu("--policy.autotune")
     loaded = load_policy(plan, options.weights)
+    if options.autotune is not None:
+        check_record(options.autotune, TunedFor.now(loaded))
     selfcheck = run_selfcheck(loaded)
     if not selfcheck.repeats:
         determinism = dataclasses.replace(determinism, deterministic=False, why=SELFCHECK_DIFFERED)
@@ -149,6 +152,7 @@ def run_tune(command: Tune, plan: ServePlan) -> None:
     loaded = load_policy(plan, command.policy.weights)
     run_selfcheck(loaded)
     digest = read_autotune(command.out)
+    write_record(command.out, TunedFor.now(loaded))
     say(f"{command.out} sha256 {digest}")
     say(f"tuned on {loaded.device_kind} for checkpoint {loaded.checkpoint_digest}")
 
