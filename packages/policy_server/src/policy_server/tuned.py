@@ -55,8 +55,8 @@ def check_record(results: Path, now: TunedFor) -> None:
         tuned_for = TunedFor(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"--policy.autotune {results}: its record {path} cannot be read ({error}); keep the two "
-            "files of `policy-server tune` together, or tune again."
+            f"--policy.autotune {results}: its record {path} cannot be read ({error}); keep the "
+            "two files of `policy-server tune` together, or tune again."
         ) from error
     for field in dataclasses.fields(TunedFor):
         tuned, current = getattr(tuned_for, field.name), getattr(now, field.name)
