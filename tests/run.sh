@@ -52,7 +52,7 @@ server_output=$(mktemp)
   exit $failed
 ) >"$server_output" 2>&1 &
 server_suite=$!
-trap 'kill $server_suite 2>/dev/null; rm -f "$server_output"' EXIT
+trap 'kill $server_suite 2>/dev/null || true; rm -f "$server_output"' EXIT
 run client sim_client "${select[@]}" tests/sim_client tests/contract tests/e2e "$@"
 wait $server_suite || failed=1
 cat "$server_output"
