@@ -6,6 +6,7 @@ import pytest
 
 from sim_client.contract import Needs, check_contract
 from sim_client.errors import ContractError
+from sim_client.robots import PANDA_OMRON_ACTION
 
 NEEDS = Needs("point", fakes.STATE_LAYOUT, fakes.ACTION_LAYOUT, fakes.IMAGE_KEYS, replan_steps=5)
 
@@ -69,6 +70,16 @@ def test_the_same_parts_in_another_order_are_refused():
     announced = robot(action_layout=[["gripper", 1], ["base", 4]])
     with pytest.raises(
         ContractError, match="gripper:1 base:4, the simulator's is base:4 gripper:1"
+    ):
+        check_contract(announced, needs)
+
+
+def test_a_server_in_the_order_of_robocasas_datasets_is_refused():
+    base_first = [PANDA_OMRON_ACTION[i] for i in (3, 4, 0, 1, 2)]
+    announced = robot(action_layout=[list(part) for part in base_first])
+    needs = dataclasses.replace(NEEDS, action_layout=PANDA_OMRON_ACTION)
+    with pytest.raises(
+        ContractError, match=r"base_motion:4 control_mode:1 .*, the simulator's is end"
     ):
         check_contract(announced, needs)
 
