@@ -11,6 +11,7 @@ import websockets.sync.server
 from openpi_client import msgpack_numpy
 
 from sim_client.envs.base import Observation, StepResult
+from sim_client.envs.registry import MakeEnv, Sim
 from sim_client.errors import SimError
 from sim_client.remote_policy import noise_digest, pack
 
@@ -107,6 +108,19 @@ class PointEnv:
 
     def close(self) -> None:
         self.closed = True
+
+
+def point_sim(make: MakeEnv) -> Sim:
+    """The point simulator under the name of a real one."""
+    return Sim(
+        name="robosuite",
+        robot="point",
+        state_layout=STATE_LAYOUT,
+        action_layout=ACTION_LAYOUT,
+        image_keys=IMAGE_KEYS,
+        check_task=lambda task: None,
+        make=make,
+    )
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -30,16 +30,7 @@ class PointSim:
 def point(monkeypatch):
     """The point simulator under the name of a real one."""
     make = PointSim()
-    sim = registry.Sim(
-        name="robosuite",
-        robot="point",
-        state_layout=fakes.STATE_LAYOUT,
-        action_layout=fakes.ACTION_LAYOUT,
-        image_keys=fakes.IMAGE_KEYS,
-        check_task=lambda task: None,
-        make=make,
-    )
-    monkeypatch.setitem(registry.SIMS, "robosuite", sim)
+    monkeypatch.setitem(registry.SIMS, "robosuite", fakes.point_sim(make))
     return make
 
 

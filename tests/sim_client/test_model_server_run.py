@@ -28,16 +28,7 @@ def point(monkeypatch):
         made.append(client_fakes.PointEnv())
         return made[-1]
 
-    sim = registry.Sim(
-        name="robosuite",
-        robot="point",
-        state_layout=client_fakes.STATE_LAYOUT,
-        action_layout=client_fakes.ACTION_LAYOUT,
-        image_keys=client_fakes.IMAGE_KEYS,
-        check_task=lambda task: None,
-        make=make,
-    )
-    monkeypatch.setitem(registry.SIMS, "robosuite", sim)
+    monkeypatch.setitem(registry.SIMS, "robosuite", client_fakes.point_sim(make))
     return made
 
 
